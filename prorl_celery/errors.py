@@ -1,0 +1,191 @@
+"""Every error this project raises, in one tree.
+
+    ProrlError
+     |- SettingsError                a PRORL_* variable is unknown or its value is wrong
+     |- StoreError
+     |   |- StoreUnavailable         Redis did not answer; whether the write took place is unknown
+     |   |- JobNotFound              no job of that id was ever accepted (or all trace of it has expired)
+     |   |- JobConflict              the id is taken by a job with another body
+     |   |- ResultExpired            the job ended, its result is past its time to live
+     |   |- QueueFull                PRORL_MAX_QUEUED jobs wait already
+     |   |- TooLarge                 a blob is over its size limit
+     |   '- FenceLost                a later claim owns the job; the writer must stop and clean up
+     '- StageError                   a stage of a job failed; carries the `kind` that the API reports
+         |- BadInstance              bad_instance: the task's data cannot be run
+         |- HandlerError             handler: the handler's own code raised
+         |- SandboxError             sandbox: a sandbox could not be started, entered or kept
+         |   |- SandboxUnavailable   the machine cannot run this kind of sandbox at all
+         |   '- KeeperLost           the node's keeper is gone, and its sandboxes with it
+         |- ToolError                tool: a tool broke (not: a command that failed, which is an observation)
+         |- BackendError             backend: an inference backend failed, answered nonsense, or none came in time
+         |   '- NoBackend            no backend of that model within PRORL_BACKEND_WAIT
+         |- ContextOverflow          context_overflow: the prompt alone is too long for the model
+         |- StageTimeout             timeout: the stage overran its deadline
+         |- Cancelled                cancelled: somebody cancelled the job
+         |- LostWorker               lost_worker: the process that held the job died
+         |- EvalError                eval: scoring failed (not: scored as wrong)
+         '- InternalError            internal: a bug of ours
+
+`kind` and `retryable` are those of the API's error object. Infrastructure faults are retryable; faults of
+the job's own data or code are not.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class ProrlError(Exception):
+    """Base of every error of this project."""
+
+
+class SettingsError(ProrlError, ValueError):
+    """A `PRORL_*` variable is unknown, or its value does not fit."""
+
+
+class StoreError(ProrlError):
+    """The job store refused or failed. `job_id` is the job concerned, where there is one."""
+
+    def __init__(self, message: str, *, job_id: str | None = None) -> None:
+        super().__init__(message)
+        self.job_id = job_id
+
+
+class StoreUnavailable(StoreError):
+    """Redis did not answer in time; whether a write took place is unknown."""
+
+
+class JobNotFound(StoreError, LookupError):
+    """No job of that id is known."""
+
+
+class JobConflict(StoreError):
+    """A job of that id exists with another body."""
+
+
+class ResultExpired(StoreError):
+    """The job ended, but its result is no longer kept."""
+
+
+class QueueFull(StoreError):
+    """As many jobs as allowed wait for init already."""
+
+
+class TooLarge(StoreError):
+    """A blob exceeds its limit; the message names both sizes."""
+
+
+class FenceLost(StoreError):
+    """The claim is no longer the job's current one: stop, clean up, write nothing."""
+
+
+class StageError(ProrlError):
+    """A stage of a job failed.
+
+    `job_id` and `stage` are filled in by the stage runner when the raiser does not know them.
+    """
+
+    kind: ClassVar[str] = "internal"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, job_id: str | None = None, stage: str | None = None) -> None:
+        super().__init__(message)
+        self.job_id = job_id
+        self.stage = stage
+
+
+class BadInstance(StageError, ValueError):
+    """The instance cannot be run; `field` names the part that is wrong, where one does."""
+
+    kind = "bad_instance"
+
+    def __init__(
+        self, message: str, *, field: str | None = None, job_id: str | None = None, stage: str | None = None
+    ) -> None:
+        super().__init__(message, job_id=job_id, stage=stage)
+        self.field = field
+
+
+class HandlerError(StageError):
+    """The handler's own code raised, or returned what is not JSON."""
+
+    kind = "handler"
+
+
+class SandboxError(StageError):
+    """A sandbox could not be started, entered or kept."""
+
+    kind = "sandbox"
+    retryable = True
+
+
+class SandboxUnavailable(SandboxError):
+    """This machine cannot run that kind of sandbox; the message says what is missing."""
+
+    retryable = False
+
+
+class KeeperLost(SandboxError, ConnectionError):
+    """The node's keeper is gone, and with it every sandbox it owned."""
+
+
+class ToolError(StageError):
+    """A tool broke. A command that merely fails is an observation, not this."""
+
+    kind = "tool"
+    retryable = True
+
+
+class BackendError(StageError):
+    """An inference backend failed or answered nonsense; `url` names it."""
+
+    kind = "backend"
+    retryable = True
+
+    def __init__(
+        self, message: str, *, url: str | None = None, job_id: str | None = None, stage: str | None = None
+    ) -> None:
+        super().__init__(message, job_id=job_id, stage=stage)
+        self.url = url
+
+
+class NoBackend(BackendError):
+    """No backend serves the model, and none came within `PRORL_BACKEND_WAIT`."""
+
+
+class ContextOverflow(StageError):
+    """The prompt does not fit the context, before anything was sampled or after."""
+
+    kind = "context_overflow"
+
+
+class StageTimeout(StageError, TimeoutError):
+    """The stage overran its deadline."""
+
+    kind = "timeout"
+
+
+class Cancelled(StageError):
+    """The job was cancelled while this ran."""
+
+    kind = "cancelled"
+
+
+class LostWorker(StageError):
+    """The process that held the job died or stopped beating."""
+
+    kind = "lost_worker"
+    retryable = True
+
+
+class EvalError(StageError):
+    """Scoring itself failed. A wrong answer is a reward, not this."""
+
+    kind = "eval"
+    retryable = True
+
+
+class InternalError(StageError):
+    """A bug of ours."""
+
+    kind = "internal"

@@ -1,0 +1,129 @@
+"""What every kind of sandbox is to the rest of the house.
+
+A sandbox is started by the node's keeper and by nobody else. It has one shell on a pseudo-terminal for the agent and
+one control channel for file operations; both live inside the sandbox. Other processes of the node get their
+descriptors from the keeper (`prorl_celery.sandbox.client`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxSpec:
+    """What a sandbox should be. JSON both ways."""
+
+    job_id: str
+    attempt: int
+    purpose: str = "rollout"
+    """`rollout` counts against the node's admission; `eval` does not."""
+    kind: str = "auto"
+    image: str | None = None
+    network: str = "none"
+    """`none` or `host`."""
+    env: dict[str, str] = field(default_factory=dict)
+    memory_bytes: int = 2 << 30
+    disk_bytes: int = 256 << 20
+    processes: int = 256
+    lifetime_seconds: float = 6 * 3600.0
+    """The keeper ends the sandbox after this long, whatever else happens."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxHandle:
+    """Names a live sandbox between stages. JSON both ways; the only form in which a sandbox passes from init on."""
+
+    sandbox_id: str
+    kind: str
+    node: str
+    boot: str
+    """The keeper's boot id: a handle of another boot names a sandbox that is gone."""
+    workdir: str = "/workspace"
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> SandboxHandle:
+        return cls(**data)
+
+
+class CancelSignal(Protocol):
+    """What every wait of a stage watches beside its own event."""
+
+    def fileno(self) -> int:
+        """A descriptor that becomes readable, and stays so, when the job must stop."""
+        ...
+
+    def raise_if_set(self) -> None:
+        """Raise `Cancelled`, `FenceLost` or `StageTimeout` if the job must stop."""
+        ...
+
+    @property
+    def is_set(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandResult:
+    """What a shell command came to.
+
+    `exit_code` is None when the command was ended by its time-out. `output` is head and tail when it was cut;
+    `omitted_bytes` says how much is missing between them.
+    """
+
+    output: str
+    exit_code: int | None
+    cwd: str
+    duration_s: float
+    timed_out: bool = False
+    omitted_bytes: int = 0
+    shell_restarted: bool = False
+    """The shell ended (exit, kill) and a new one stands in its place: variables and functions are gone."""
+
+
+class Shell(Protocol):
+    """A persistent shell on a pseudo-terminal inside a sandbox."""
+
+    def run(self, command: str, *, timeout: float) -> CommandResult:
+        """Run one command to its end or its time-out (interrupt, then kill; the session stays).
+
+        Raises: `SandboxError` when the sandbox is gone, what `CancelSignal.raise_if_set` raises on cancel.
+        """
+        ...
+
+
+class Files(Protocol):
+    """File operations that happen inside the sandbox, so that a planted symlink reaches nothing of the host."""
+
+    def read(self, path: str, *, limit_bytes: int = 1 << 20) -> bytes:
+        """Raises `FileNotFoundError`, `IsADirectoryError`, `PermissionError`, `OSError`, `SandboxError`."""
+        ...
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a whole file, making parent folders. Raises as `read`."""
+        ...
+
+    def listing(self, path: str) -> list[str] | None:
+        """Names two levels deep, relative to `path`, folders with a trailing slash; None when it is not a folder."""
+        ...
+
+
+class Sandbox(Protocol):
+    """A live sandbox, as a stage holds it."""
+
+    handle: SandboxHandle
+    shell: Shell
+    files: Files
+
+    def close(self) -> None:
+        """Close this process's descriptors. The sandbox lives on."""
+        ...
+
+    def stop(self) -> None:
+        """End the sandbox and everything in it. Idempotent."""
+        ...

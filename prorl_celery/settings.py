@@ -1,0 +1,192 @@
+"""The service's settings: one frozen, typed object, read from `PRORL_*` variables.
+
+A variable is `PRORL_` and the field's name in capitals, unless the field names another. Unknown `PRORL_*`
+variables are refused, so that a misspelt one is an error and not a silent default. This module imports only the
+standard library: the keeper, which must stay small, reads it too.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from prorl_celery.errors import SettingsError
+
+PREFIX = "PRORL_"
+
+
+def _default_node() -> str:
+    """Slurm's node name before the host's: several Slurm nodes can share one machine and its host name."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0] or "node"
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+def setting(
+    default: Any = None,
+    *,
+    default_factory: Callable[[], Any] | None = None,
+    help: str,
+    env: str | None = None,
+    minimum: float | None = None,
+    secret: bool = False,
+) -> Any:
+    """A field of `Settings`: its default, a sentence of help, its variable, its bounds."""
+    metadata = {"help": help, "env": env, "minimum": minimum, "secret": secret}
+    if default_factory is not None:
+        return field(default_factory=default_factory, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All knobs. Durations are in seconds, sizes in bytes, unless the name says otherwise."""
+
+    # Redis
+    redis_url: str = setting("redis://127.0.0.1:6379/0", help="Redis for jobs, heap, counters and broker.", secret=True)
+    key_prefix: str = setting("prorl:", help="First part of every Redis key of ours.")
+
+    # The node
+    node: str = setting(default_factory=_default_node, help="This node's name; unique in the fleet.")
+    data_dir: Path = setting(
+        default_factory=lambda: Path.cwd() / ".prorl", help="Redis's append-only file, logs, images, models."
+    )
+    run_dir: Path = setting(
+        default_factory=lambda: Path(tempfile.gettempdir()) / f"prorl-{os.getuid()}",
+        help="Sockets and process state; on a local disk, with a short path.",
+    )
+    init_slots: int = setting(4, help="Jobs in init at once on this node.", minimum=1)
+    rollout_slots: int = setting(64, help="Jobs in rollout at once on this node.", minimum=1)
+    eval_slots: int = setting(4, help="Jobs in eval at once on this node.", minimum=1)
+    rollout_processes: int = setting(
+        default_factory=lambda: max(1, min(_cores(), 8)),
+        help="Processes the rollout slots are spread over; one fills at about 15 rollouts a second.",
+        minimum=1,
+    )
+    init_ahead: int = setting(8, help="Sandboxes that init may make ahead of free rollout slots.", minimum=0)
+    drain_seconds: float = setting(
+        10.0, help="How long a stopping stage may finish what it holds.", minimum=0.0, env="PRORL_DRAIN"
+    )
+
+    # Jobs
+    lease_seconds: float = setting(15.0, help="How long a claim lives without a heartbeat.", env="PRORL_LEASE", minimum=0.5)
+    heartbeat_seconds: float = setting(5.0, help="Time between heartbeats.", env="PRORL_HEARTBEAT", minimum=0.1)
+    sweep_seconds: float = setting(2.0, help="Time between sweeps for lapsed leases.", env="PRORL_SWEEP", minimum=0.1)
+    republish_after_seconds: float = setting(
+        10.0, help="How long a queue must have passed a queued job by before its message counts as lost.",
+        env="PRORL_REPUBLISH_AFTER", minimum=0.1,
+    )
+    result_ttl_seconds: float = setting(6 * 3600.0, help="How long results are kept.", env="PRORL_RESULT_TTL", minimum=1.0)
+    id_ttl_seconds: float = setting(7 * 86400.0, help="How long a job id is remembered.", env="PRORL_ID_TTL", minimum=1.0)
+    max_queued: int = setting(100_000, help="Jobs not yet past init before new ones get 429.", minimum=1)
+    max_blob_bytes: int = setting(64 << 20, help="Largest instance, turn or result, packed.", env="PRORL_MAX_BLOB", minimum=1024)
+    backend_wait_seconds: float = setting(
+        600.0, help="How long a job waits for a backend of its model.", env="PRORL_BACKEND_WAIT", minimum=0.0
+    )
+
+    # The API
+    host: str = setting("127.0.0.1", help="Address the API binds; other than loopback only with tokens.")
+    port: int = setting(8006, help="Port of the API.", minimum=0)
+    api_threads: int = setting(64, help="Threads of one API process.", minimum=1)
+    api_processes: int = setting(1, help="API processes.", minimum=1)
+    api_tokens: tuple[str, ...] = setting((), help="name:scopes:sha256 entries, separated by commas.", secret=True)
+    max_body_bytes: int = setting(64 << 20, help="Largest request body.", env="PRORL_MAX_BODY", minimum=1024)
+    max_waiters: int = setting(512, help="Long-polls at once, in one API process.", minimum=0)
+
+    # Sandboxes and tools
+    sandbox: str = setting("auto", help="auto, bubblewrap, singularity or local.")
+    sandbox_user: str = setting("nobody", help="Whom sandboxes run as when the service is started as root.")
+    allow_unsafe_local: bool = setting(False, help="Allow the sandbox kind without isolation.")
+    sandbox_memory_bytes: int = setting(2 << 30, help="Address space of one process in a sandbox.", env="PRORL_SANDBOX_MEMORY", minimum=1 << 20)
+    sandbox_disk_bytes: int = setting(256 << 20, help="Size of a sandbox's workspace.", env="PRORL_SANDBOX_DISK", minimum=1 << 20)
+    sandbox_processes: int = setting(256, help="Processes in one sandbox.", minimum=8)
+    tool_output_bytes: int = setting(64 << 10, help="Most output of one tool call kept: head and tail.", env="PRORL_TOOL_OUTPUT", minimum=256)
+    tool_timeout_seconds: float = setting(120.0, help="Time-out of one shell command without one of its own.", env="PRORL_TOOL_TIMEOUT", minimum=0.1)
+
+    # Handlers and models
+    handlers: tuple[str, ...] = setting((), help="More handlers: module:Class or file.py:Class, separated by commas.")
+    torch_index: str = setting("", help="A package index that has torch's CPU build, for the real-model demo.")
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
+        """Read the settings; raise `SettingsError` that names every unknown or ill-typed variable."""
+        return cls.with_sources(environ)[0]
+
+    @classmethod
+    def with_sources(cls, environ: Mapping[str, str] | None = None) -> tuple[Settings, dict[str, str]]:
+        """The settings, and for each field where its value came from: the variable, or `default`."""
+        environ = os.environ if environ is None else environ
+        values: dict[str, Any] = {}
+        sources: dict[str, str] = {}
+        problems: list[str] = []
+        by_variable = {variable_of(f): f for f in fields(cls)}
+        for name in sorted(environ):
+            if not name.startswith(PREFIX):
+                continue
+            f = by_variable.get(name)
+            if f is None:
+                problems.append(f"{name}: no such setting")
+                continue
+            try:
+                values[f.name] = _parse(str(f.type), environ[name], f.metadata["minimum"])
+                sources[f.name] = name
+            except ValueError as error:
+                problems.append(f"{name}: {error}")
+        if problems:
+            raise SettingsError("; ".join(problems))
+        for f in fields(cls):
+            sources.setdefault(f.name, "default")
+        return cls(**values), sources
+
+    def with_(self, **changes: Any) -> Settings:
+        """A copy with some fields changed."""
+        return replace(self, **changes)
+
+    def to_env(self) -> dict[str, str]:
+        """The variables that make `from_env` give this object again, for child processes."""
+        return {variable_of(f): _render(getattr(self, f.name)) for f in fields(self)}
+
+
+def variable_of(f: Any) -> str:
+    """The environment variable of a field of `Settings`."""
+    return f.metadata["env"] or PREFIX + f.name.upper()
+
+
+def _parse(kind: str, text: str, minimum: float | None) -> Any:
+    value: Any
+    if kind == "bool":
+        if text.lower() not in {"0", "1", "true", "false", "yes", "no"}:
+            raise ValueError(f"{text!r} is not a yes or a no (1, 0)")
+        return text.lower() in {"1", "true", "yes"}
+    if kind == "int":
+        value = int(text)
+    elif kind == "float":
+        value = float(text)
+        if value != value or value in (float("inf"), float("-inf")):
+            raise ValueError(f"{text!r} is not a finite number")
+    elif kind == "Path":
+        if not text:
+            raise ValueError("an empty path")
+        return Path(text)
+    elif kind.startswith("tuple"):
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    else:
+        return text
+    if minimum is not None and value < minimum:
+        raise ValueError(f"{text} is below the least allowed, {minimum:g}")
+    return value
+
+
+def _render(value: Any) -> str:
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return str(value)
