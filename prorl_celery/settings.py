@@ -75,6 +75,8 @@ class Settings:
         10.0, help="How long a stopping stage may finish what it holds.", minimum=0.0, env="PRORL_DRAIN"
     )
 
+    task_events: bool = setting(False, help="Workers send task events, which Flower shows.")
+
     # Jobs
     lease_seconds: float = setting(15.0, help="How long a claim lives without a heartbeat.", env="PRORL_LEASE", minimum=0.5)
     heartbeat_seconds: float = setting(5.0, help="Time between heartbeats.", env="PRORL_HEARTBEAT", minimum=0.1)

@@ -1,0 +1,6 @@
+"""Task kinds: one file each. `Handler` is what a new one subclasses, `load_handlers` finds them all."""
+
+from prorl_celery.handlers.base import EvalContext, Handler, InitContext, RolloutContext, require
+from prorl_celery.handlers.registry import HandlerRegistry, load_handlers
+
+__all__ = ["EvalContext", "Handler", "HandlerRegistry", "InitContext", "RolloutContext", "load_handlers", "require"]

@@ -115,6 +115,10 @@ class Handler:
     def validate(self, instance: Mapping[str, Any]) -> None:
         """Refuse an instance that cannot be run, before it is accepted. Raises `BadInstance` with `field`."""
 
+    def needs_sandbox(self, job: JobRequest) -> bool:
+        """Whether this very job needs one; by default `uses_sandbox`."""
+        return self.uses_sandbox
+
     def image(self, instance: Mapping[str, Any]) -> str | None:
         """The container image this instance wants; None for the default sandbox."""
         return None
