@@ -6,6 +6,7 @@
      |   |- StoreUnavailable         Redis did not answer; whether the write took place is unknown
      |   |- JobNotFound              no job of that id was ever accepted (or all trace of it has expired)
      |   |- JobConflict              the id is taken by a job with another body
+     |   |- NotFinished              the job has no result yet
      |   |- ResultExpired            the job ended, its result is past its time to live
      |   |- QueueFull                PRORL_MAX_QUEUED jobs wait already
      |   |- TooLarge                 a blob is over its size limit
@@ -22,6 +23,7 @@
          |- ContextOverflow          context_overflow: the prompt alone is too long for the model
          |- StageTimeout             timeout: the stage overran its deadline
          |- Cancelled                cancelled: somebody cancelled the job
+         |- Stopping             (no kind: the process stops; the job is given back uncharged)
          |- LostWorker               lost_worker: the process that held the job died
          |- EvalError                eval: scoring failed (not: scored as wrong)
          '- InternalError            internal: a bug of ours
@@ -61,6 +63,10 @@ class JobNotFound(StoreError, LookupError):
 
 class JobConflict(StoreError):
     """A job of that id exists with another body."""
+
+
+class NotFinished(StoreError):
+    """The job has not ended yet, so it has no result."""
 
 
 class ResultExpired(StoreError):
@@ -169,6 +175,12 @@ class Cancelled(StageError):
     """The job was cancelled while this ran."""
 
     kind = "cancelled"
+
+
+class Stopping(StageError):
+    """The process is stopping; the job goes back, uncharged, to where it can begin again."""
+
+    retryable = True
 
 
 class LostWorker(StageError):

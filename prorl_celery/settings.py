@@ -71,6 +71,7 @@ class Settings:
         minimum=1,
     )
     init_ahead: int = setting(8, help="Sandboxes that init may make ahead of free rollout slots.", minimum=0)
+    log_level: str = setting("warning", help="debug, info, warning or error.")
     drain_seconds: float = setting(
         10.0, help="How long a stopping stage may finish what it holds.", minimum=0.0, env="PRORL_DRAIN"
     )
@@ -78,17 +79,27 @@ class Settings:
     task_events: bool = setting(False, help="Workers send task events, which Flower shows.")
 
     # Jobs
-    lease_seconds: float = setting(15.0, help="How long a claim lives without a heartbeat.", env="PRORL_LEASE", minimum=0.5)
+    lease_seconds: float = setting(
+        15.0, help="How long a claim lives without a heartbeat.", env="PRORL_LEASE", minimum=0.5
+    )
     heartbeat_seconds: float = setting(5.0, help="Time between heartbeats.", env="PRORL_HEARTBEAT", minimum=0.1)
     sweep_seconds: float = setting(2.0, help="Time between sweeps for lapsed leases.", env="PRORL_SWEEP", minimum=0.1)
     republish_after_seconds: float = setting(
-        10.0, help="How long a queue must have passed a queued job by before its message counts as lost.",
-        env="PRORL_REPUBLISH_AFTER", minimum=0.1,
+        10.0,
+        help="How long a queue must have passed a queued job by before its message counts as lost.",
+        env="PRORL_REPUBLISH_AFTER",
+        minimum=0.1,
     )
-    result_ttl_seconds: float = setting(6 * 3600.0, help="How long results are kept.", env="PRORL_RESULT_TTL", minimum=1.0)
-    id_ttl_seconds: float = setting(7 * 86400.0, help="How long a job id is remembered.", env="PRORL_ID_TTL", minimum=1.0)
+    result_ttl_seconds: float = setting(
+        6 * 3600.0, help="How long results are kept.", env="PRORL_RESULT_TTL", minimum=1.0
+    )
+    id_ttl_seconds: float = setting(
+        7 * 86400.0, help="How long a job id is remembered.", env="PRORL_ID_TTL", minimum=1.0
+    )
     max_queued: int = setting(100_000, help="Jobs not yet past init before new ones get 429.", minimum=1)
-    max_blob_bytes: int = setting(64 << 20, help="Largest instance, turn or result, packed.", env="PRORL_MAX_BLOB", minimum=1024)
+    max_blob_bytes: int = setting(
+        64 << 20, help="Largest instance, turn or result, packed.", env="PRORL_MAX_BLOB", minimum=1024
+    )
     backend_wait_seconds: float = setting(
         600.0, help="How long a job waits for a backend of its model.", env="PRORL_BACKEND_WAIT", minimum=0.0
     )
@@ -106,11 +117,28 @@ class Settings:
     sandbox: str = setting("auto", help="auto, bubblewrap, singularity or local.")
     sandbox_user: str = setting("nobody", help="Whom sandboxes run as when the service is started as root.")
     allow_unsafe_local: bool = setting(False, help="Allow the sandbox kind without isolation.")
-    sandbox_memory_bytes: int = setting(2 << 30, help="Address space of one process in a sandbox.", env="PRORL_SANDBOX_MEMORY", minimum=1 << 20)
-    sandbox_disk_bytes: int = setting(256 << 20, help="Size of a sandbox's workspace.", env="PRORL_SANDBOX_DISK", minimum=1 << 20)
+    sandbox_memory_bytes: int = setting(
+        2 << 30,
+        help="Address space of one process in a sandbox.",
+        env="PRORL_SANDBOX_MEMORY",
+        minimum=1 << 20,
+    )
+    sandbox_disk_bytes: int = setting(
+        256 << 20, help="Size of a sandbox's workspace.", env="PRORL_SANDBOX_DISK", minimum=1 << 20
+    )
     sandbox_processes: int = setting(256, help="Processes in one sandbox.", minimum=8)
-    tool_output_bytes: int = setting(64 << 10, help="Most output of one tool call kept: head and tail.", env="PRORL_TOOL_OUTPUT", minimum=256)
-    tool_timeout_seconds: float = setting(120.0, help="Time-out of one shell command without one of its own.", env="PRORL_TOOL_TIMEOUT", minimum=0.1)
+    tool_output_bytes: int = setting(
+        64 << 10,
+        help="Most output of one tool call kept: head and tail.",
+        env="PRORL_TOOL_OUTPUT",
+        minimum=256,
+    )
+    tool_timeout_seconds: float = setting(
+        120.0,
+        help="Time-out of one shell command without one of its own.",
+        env="PRORL_TOOL_TIMEOUT",
+        minimum=0.1,
+    )
 
     # Handlers and models
     handlers: tuple[str, ...] = setting((), help="More handlers: module:Class or file.py:Class, separated by commas.")

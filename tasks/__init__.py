@@ -1,0 +1,1 @@
+"""The three stages as Celery tasks: claim, call the handler, commit, publish."""

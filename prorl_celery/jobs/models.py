@@ -14,8 +14,17 @@ Stage = Literal["init", "rollout", "eval"]
 State = Literal["queued", "running", "completed", "failed", "cancelled", "timed_out"]
 FinishReason = Literal["finish", "stop", "max_turns", "context_overflow", "timeout", "cancelled", "error"]
 ErrorKind = Literal[
-    "bad_instance", "handler", "sandbox", "backend", "tool", "context_overflow", "timeout", "cancelled",
-    "lost_worker", "eval", "internal",
+    "bad_instance",
+    "handler",
+    "sandbox",
+    "backend",
+    "tool",
+    "context_overflow",
+    "timeout",
+    "cancelled",
+    "lost_worker",
+    "eval",
+    "internal",
 ]
 
 STAGES: tuple[Stage, ...] = ("init", "rollout", "eval")

@@ -1,0 +1,119 @@
+"""What a handler is given in each stage (`prorl_celery.handlers.base` says what each part means)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from prorl_celery.agents.loop import run_agent
+from prorl_celery.errors import BadInstance, HandlerError
+from prorl_celery.jobs.turns import Turn
+from prorl_celery.llm.conversation import ChatConversation, Conversation, TokenConversation
+from prorl_celery.sandbox.base import Sandbox
+from prorl_celery.tools.toolbox import Toolbox
+from tasks.backends import acquire_endpoint
+from tasks.work import Work
+
+
+class Context:
+    """Common to the stages."""
+
+    def __init__(self, work: Work, sandbox: Sandbox | None) -> None:
+        self._work = work
+        self._sandbox = sandbox
+        self.job = work.job
+        self.attempt = work.claim.attempt
+        self.instance: Mapping[str, Any] = work.job.instance.data()
+        self.cancel = work.signal
+
+    @property
+    def sandbox(self) -> Sandbox:
+        if self._sandbox is None:
+            raise HandlerError(f"{self.job.instance.data_source} has no sandbox in this stage")
+        return self._sandbox
+
+    def remaining_seconds(self) -> float:
+        return self._work.clock.remaining_seconds
+
+    def in_child(self, function: Callable[[Any], Any], argument: Any, *, timeout: float) -> Any:
+        return self._work.process.nursery.call(
+            function, argument, timeout=min(timeout, self.remaining_seconds()), cancel=self.cancel
+        )
+
+
+class InitStage(Context):
+    """Of init."""
+
+
+class RolloutStage(Context):
+    """Of rollout: what init returned, and the model."""
+
+    def __init__(self, work: Work, sandbox: Sandbox | None, init: Any) -> None:
+        super().__init__(work, sandbox)
+        self.init = init
+        self.finish_reason = "stop"
+
+    def run_agent(self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[str] | None = None) -> dict[str, Any]:
+        toolbox = self._toolbox(tools)
+        outcome = run_agent(
+            self._conversation(messages, toolbox),
+            toolbox,
+            max_turns=self.job.agent.max_turns,
+            record=self._record,
+            cancel=self.cancel,
+        )
+        self.finish_reason = outcome.finish_reason
+        return {"finish_reason": outcome.finish_reason, "answer": outcome.answer, "turns": outcome.turns}
+
+    def _toolbox(self, tools: Sequence[str] | None) -> Toolbox:
+        names = self.job.agent.tools
+        if names is None:
+            names = tuple(self._work.handler.default_tools if tools is None else tools)
+        try:
+            return Toolbox(names, sandbox=self._sandbox, settings=self._work.process.settings, cancel=self.cancel)
+        except ValueError as error:
+            raise BadInstance(str(error), field="agent.tools") from error
+
+    def _conversation(self, messages: Sequence[Mapping[str, Any]], toolbox: Toolbox) -> Conversation:
+        endpoint = acquire_endpoint(self._work)
+        chat = self.job.llm.mode == "chat" or endpoint.kind == "chat"
+        return (ChatConversation if chat else TokenConversation)(
+            endpoint,
+            self.job.sampling_params,
+            [dict(message) for message in messages],
+            toolbox.schemas,
+            self._work.process.models,
+            self.cancel,
+            self.remaining_seconds,
+            job_id=self.job.job_id,
+            max_context_tokens=self.job.agent.max_context_tokens,
+        )
+
+    def _record(self, turn: Turn) -> None:
+        self._work.process.store.append_turn(self._work.claim, turn)
+
+
+class EvalStage(Context):
+    """Of eval: what the stages before returned, and fresh sandboxes."""
+
+    def __init__(self, work: Work, sandbox: Sandbox | None, init: Any, rollout: Any) -> None:
+        super().__init__(work, sandbox)
+        self.init = init
+        self.rollout = rollout
+        self._fresh: list[Sandbox] = []
+
+    def fresh_sandbox(self) -> Sandbox:
+        sandbox = self._work.process.keeper.start(
+            self._work.sandbox_spec("eval"), cancel=self.cancel, timeout=self.remaining_seconds()
+        )
+        self._fresh.append(sandbox)
+        return sandbox
+
+    def turns(self) -> list[Turn]:
+        return self._work.process.store.turns(self.job.job_id)
+
+    def close(self) -> None:
+        """End the sandboxes that eval was given."""
+        for sandbox in self._fresh:
+            sandbox.stop()
+            sandbox.close()

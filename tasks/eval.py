@@ -1,0 +1,50 @@
+"""eval: score what rollout left behind, and finish the job."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from prorl_celery.errors import EvalError
+from tasks.contexts import EvalStage
+from tasks.rollout import attach
+from tasks.work import Work, call_handler
+
+
+def run(work: Work) -> None:
+    """Run eval of a claim and finish its job."""
+    work.clock.start()
+    claim = work.claim
+    sandbox = attach(work) if work.handler.eval_uses_rollout_sandbox else None
+    ctx = EvalStage(work, sandbox, claim.init["handler"], claim.rollout["handler"])
+    try:
+        verdict = call_handler(work.handler.eval, ctx, "eval")
+        reward, resolved = _scored(verdict)
+        work.process.store.finish(
+            claim,
+            state="completed",
+            finish_reason=claim.rollout["finish_reason"],
+            reward=reward,
+            resolved=resolved,
+            artifacts=claim.rollout["artifacts"],
+            eval=verdict,
+            **work.times(),
+        )
+    finally:
+        ctx.close()
+        if sandbox is not None:
+            sandbox.stop()
+            sandbox.close()
+
+
+def _scored(verdict: Any) -> tuple[float, bool | None]:
+    """Reward and resolved of what eval returned. Raises `EvalError` when there is no reward in it."""
+    if not isinstance(verdict, dict):
+        raise EvalError(f"eval must return an object with a reward, not {type(verdict).__name__}")
+    reward = verdict.get("reward")
+    if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
+        raise EvalError(f"eval's reward must be a finite number, not {reward!r}")
+    resolved = verdict.get("resolved")
+    if resolved is not None and not isinstance(resolved, bool):
+        raise EvalError(f"eval's resolved must be true, false or null, not {resolved!r}")
+    return float(reward), resolved

@@ -1,0 +1,58 @@
+"""Listens, once per process, for what concerns live jobs: cancels and backends that became usable.
+
+Messages may be missed while the connection is down; the heartbeat carries cancels as a flag, and waits for a backend
+look again by themselves, so a missed message costs seconds and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+import redis
+
+log = logging.getLogger(__name__)
+
+LISTEN_SECONDS = 1.0
+RECONNECT_SECONDS = 1.0
+
+
+class Listener:
+    """Calls `channels[name](text)` for every message; one thread, reconnecting."""
+
+    def __init__(self, client: redis.Redis, channels: dict[str, Callable[[str], None]]) -> None:
+        self._client = client
+        self._channels = channels
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="listener", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(5.0)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._listen()
+            except (redis.RedisError, OSError) as error:
+                log.warning("listener: %s", error)
+                self._stop.wait(RECONNECT_SECONDS)
+
+    def _listen(self) -> None:
+        with self._client.pubsub(ignore_subscribe_messages=True) as pubsub:
+            pubsub.subscribe(*self._channels)
+            while not self._stop.is_set():
+                message = pubsub.get_message(timeout=LISTEN_SECONDS)
+                if message is None:
+                    continue
+                channel = self._channels.get(_text(message["channel"]))
+                if channel is not None:
+                    channel(_text(message["data"]))
+
+
+def _text(data: bytes | str) -> str:
+    return data.decode() if isinstance(data, bytes) else data

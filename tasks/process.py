@@ -1,0 +1,197 @@
+"""One Celery worker process of one stage: what it owns, how it starts and how it stops.
+
+main
+ |- nursery            forked first, while there is one thread
+ |- Celery worker      threads pool; each slot runs `tasks.stages.run_stage`
+ |- heartbeat          leases and this process's line in the node's record
+ |- listener           cancels, backends that came up
+ |- deadlines          ends stages that overrun
+ '- model loop         one asyncio thread for all model calls (rollout)
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+from celery.signals import worker_init, worker_ready, worker_shutting_down
+
+from prorl_celery.app import Publisher, make_app, node_queue
+from prorl_celery.errors import Stopping
+from prorl_celery.handlers.registry import HandlerRegistry, load_handlers
+from prorl_celery.jobs.models import Stage
+from prorl_celery.jobs.store import JobStore
+from prorl_celery.llm.loop import ModelLoop
+from prorl_celery.sandbox.client import KeeperClient
+from prorl_celery.scheduling.backends import BackendRegistry
+from prorl_celery.scheduling.nodes import NodeRegistry
+from prorl_celery.settings import Settings
+from prorl_celery.store.clients import blocking_client, script_client
+from prorl_celery.store.keys import Keys
+from tasks.beat import Beat
+from tasks.clock import DeadlineThread
+from tasks.listener import Listener
+from tasks.nursery import Nursery
+from tasks.signals import Bell
+
+log = logging.getLogger(__name__)
+
+
+def slots_of(stage: Stage, index: int, settings: Settings) -> int:
+    """How many of the node's slots of a stage fall to its process of that index."""
+    if stage == "init":
+        return settings.init_slots
+    if stage == "eval":
+        return settings.eval_slots
+    processes = min(settings.rollout_processes, settings.rollout_slots)
+    share, rest = divmod(settings.rollout_slots, processes)
+    return share + (1 if index < rest else 0)
+
+
+class StageProcess:
+    """What the slots of a stage process share. Nothing here starts a thread or a connection before `start`."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        index: int,
+        boot: str,
+        settings: Settings,
+        nursery: Nursery,
+        handlers: HandlerRegistry,
+    ) -> None:
+        self.stage = stage
+        self.index = index
+        self.boot = boot
+        self.settings = settings
+        self.name = f"{stage}-{index}"
+        self.slots = slots_of(stage, index, settings)
+        self.nursery = nursery
+        self.handlers = handlers
+        self.app = make_app(settings, boot=boot, connections=min(16, self.slots + 2))
+        self.publisher = Publisher(self.app)
+        client = script_client(settings)
+        self.store = JobStore(client, settings)
+        self.backends = BackendRegistry(client, settings)
+        self.nodes = NodeRegistry(client, settings)
+        self.keeper = KeeperClient(settings)
+        self.models = ModelLoop()
+        self.deadlines = DeadlineThread()
+        self.backends_bell = Bell()
+        self.beat = Beat(self.store, settings.heartbeat_seconds, self._tell_node)
+        keys = Keys(settings.key_prefix)
+        self.listener = Listener(
+            blocking_client(settings),
+            {
+                keys.cancel_channel: self.beat.cancel,
+                keys.backends_channel: lambda _: self.backends_bell.ring(),
+            },
+        )
+        self._started_at = time.time()
+        self._drain: threading.Timer | None = None
+
+    @property
+    def queues(self) -> list[str]:
+        """The queues this process reads, the node's own first: what is under way goes before what is new."""
+        if self.stage == "init":
+            return ["init"]
+        return [node_queue(self.stage, self.settings.node, self.boot), self.stage]
+
+    def start(self) -> None:
+        self.deadlines.start()
+        self.beat.start()
+        self.listener.start()
+
+    def ready(self) -> None:
+        """Celery consumes now."""
+        self._tell_node(0)
+
+    def drain(self) -> None:
+        """Stop was asked for: let jobs finish for a while, then give back what could not."""
+        self._drain = threading.Timer(self.settings.drain_seconds, self._give_back)
+        self._drain.daemon = True
+        self._drain.start()
+
+    def stop(self) -> None:
+        if self._drain is not None:
+            self._drain.cancel()
+        self.listener.stop()
+        self.beat.stop()
+        self.deadlines.stop()
+        self.models.stop()
+        self.nodes.forget_process(self.settings.node, self.boot, self.name)
+        self.nursery.close()
+
+    def _give_back(self) -> None:
+        for held in self.beat.holding():
+            held.signal.set(Stopping("the worker is stopping", job_id=held.claim.job_id))
+
+    def _tell_node(self, busy: int) -> None:
+        self.nodes.beat_process(
+            self.settings.node,
+            self.boot,
+            {
+                "name": self.name,
+                "stage": self.stage,
+                "pid": os.getpid(),
+                "slots": self.slots,
+                "busy": busy,
+                "started_at": self._started_at,
+                "handlers": sorted(self.handlers),
+            },
+        )
+
+
+def main(stage: Stage, index: int, boot: str, settings: Settings) -> int:
+    """Run one worker process until it is told to stop. Called in a process that has one thread; returns its exit code."""
+    from tasks.stages import register
+
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=settings.log_level.upper(),
+        format=f"%(asctime)s %(levelname)s {stage}-{index} %(name)s: %(message)s",
+    )
+    handlers = load_handlers(settings)
+    process = StageProcess(stage, index, boot, settings, Nursery(), handlers)
+    register(process.app, process)
+
+    def on_init(**_: Any) -> None:
+        process.start()
+
+    def on_ready(**_: Any) -> None:
+        process.ready()
+
+    def on_stopping(**_: Any) -> None:
+        process.drain()
+
+    worker_init.connect(on_init)
+    worker_ready.connect(on_ready)
+    worker_shutting_down.connect(on_stopping)
+    try:
+        process.app.worker_main(_worker_arguments(process))
+    except SystemExit as stopped:
+        return int(stopped.code or 0)
+    finally:
+        process.stop()
+    return 0
+
+
+def _worker_arguments(process: StageProcess) -> list[str]:
+    arguments = [
+        "worker",
+        "--pool=threads",
+        f"--concurrency={process.slots}",
+        f"--queues={','.join(process.queues)}",
+        f"--hostname={process.name}.{process.boot}@{process.settings.node}",
+        f"--loglevel={process.settings.log_level.upper()}",
+        # Gossip and mingle cost a square of the workers in messages and give us nothing.
+        "--without-gossip",
+        "--without-mingle",
+    ]
+    if not process.settings.task_events:
+        arguments.append("--without-heartbeat")
+    return arguments

@@ -1,0 +1,49 @@
+"""rollout: take over the sandbox that init made, let the model act, hand on to eval."""
+
+from __future__ import annotations
+
+from prorl_celery.app import node_queue
+from prorl_celery.jobs.messages import Message
+from prorl_celery.sandbox.base import Sandbox, SandboxHandle
+from tasks.contexts import RolloutStage
+from tasks.work import Work, call_handler
+
+
+def run(work: Work) -> Message:
+    """Run rollout of a claim; return eval's message."""
+    work.clock.start()
+    keep = work.handler.eval_uses_rollout_sandbox
+    sandbox = attach(work)
+    handed_on = False
+    try:
+        ctx = RolloutStage(work, sandbox, work.claim.init["handler"])
+        output = call_handler(work.handler.rollout, ctx, "rollout")
+        artifacts = output.get("artifacts") if isinstance(output, dict) else None
+        message = work.process.store.commit(
+            work.claim,
+            {
+                "handler": output,
+                "finish_reason": ctx.finish_reason,
+                "artifacts": artifacts if isinstance(artifacts, dict) else {},
+            },
+            next_stage="eval",
+            queue=node_queue("eval", sandbox.handle.node, sandbox.handle.boot) if sandbox and keep else "eval",
+            **work.times(),
+        )
+        handed_on = True
+        return message
+    finally:
+        if sandbox is not None:
+            if not (handed_on and keep):
+                sandbox.stop()
+            sandbox.close()
+
+
+def attach(work: Work) -> Sandbox | None:
+    """The sandbox that init made, or None where it made none."""
+    handle = work.claim.init["sandbox"]
+    if handle is None:
+        return None
+    return work.process.keeper.attach(
+        SandboxHandle.from_json(handle), cancel=work.signal, timeout=min(10.0, work.clock.remaining_seconds)
+    )

@@ -1,0 +1,80 @@
+"""What tells a job's stage to stop: one descriptor that every wait of the stage watches, and the reason behind it.
+
+Given by: the heartbeat (the lease is lost), the listener (somebody cancelled), the clock (the deadline has passed), a
+stopping process. The first reason stays.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from prorl_celery.errors import StageError, StoreError
+
+
+class JobSignal:
+    """A `CancelSignal`: an eventfd that stays readable once set."""
+
+    def __init__(self) -> None:
+        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._lock = threading.Lock()
+        self._reason: StageError | StoreError | None = None
+        self._closed = False
+
+    def fileno(self) -> int:
+        return self._fd
+
+    @property
+    def is_set(self) -> bool:
+        return self._reason is not None
+
+    @property
+    def reason(self) -> StageError | StoreError | None:
+        """Why the job must stop, or None."""
+        return self._reason
+
+    def set(self, reason: StageError | StoreError) -> None:
+        """Tell the stage to stop. Later reasons change nothing."""
+        with self._lock:
+            if self._reason is None and not self._closed:
+                self._reason = reason
+                os.eventfd_write(self._fd, 1)
+
+    def raise_if_set(self) -> None:
+        if self._reason is not None:
+            raise self._reason
+
+    def close(self) -> None:
+        """Close the descriptor; a later `set` is harmless."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                os.close(self._fd)
+
+
+class Bell:
+    """Wakes all who wait for something that concerns many jobs, such as a backend that came up."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ears: set[int] = set()
+
+    def ring(self) -> None:
+        with self._lock:
+            for fd in self._ears:
+                os.eventfd_write(fd, 1)
+
+    @contextmanager
+    def ear(self) -> Iterator[int]:
+        """A descriptor that becomes readable at the next ring; subscribe before looking at the state."""
+        fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        with self._lock:
+            self._ears.add(fd)
+        try:
+            yield fd
+        finally:
+            with self._lock:
+                self._ears.discard(fd)
+            os.close(fd)

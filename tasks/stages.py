@@ -1,0 +1,112 @@
+"""The three Celery tasks, and what they share: claim, run the stage, publish what follows or write down the failure."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable
+
+from celery import Celery
+
+from prorl_celery.app import task_name
+from prorl_celery.errors import (
+    Cancelled,
+    FenceLost,
+    InternalError,
+    StageError,
+    Stopping,
+    StoreError,
+    StoreUnavailable,
+)
+from prorl_celery.jobs.messages import Message
+from prorl_celery.jobs.models import Stage
+from tasks import eval as eval_stage
+from tasks import init as init_stage
+from tasks import rollout as rollout_stage
+from tasks.beat import Held
+from tasks.clock import StageClock
+from tasks.process import StageProcess
+from tasks.signals import JobSignal
+from tasks.work import Work, finish_reason_of, job_error
+
+log = logging.getLogger(__name__)
+
+RUN: dict[Stage, Callable[[Work], Message | None]] = {
+    "init": init_stage.run,
+    "rollout": rollout_stage.run,
+    "eval": eval_stage.run,
+}
+
+
+def register(app: Celery, process: StageProcess) -> None:
+    """Give the application the three tasks. All are known to every worker; a queue decides which arrive."""
+    for stage in RUN:
+
+        def task(job_id: str, fence: int, stage: Stage = stage) -> None:
+            run_stage(process, stage, job_id, fence)
+
+        app.task(task, name=task_name(stage), ignore_result=True, acks_late=True)
+
+
+def run_stage(process: StageProcess, stage: Stage, job_id: str, fence: int) -> None:
+    """Work off one message. Whatever happens to the job is in its record when this returns.
+
+    When the store is away nothing can be recorded: then the lease lapses and the sweep tries the job again.
+    """
+    try:
+        claim = process.store.claim(
+            stage, job_id, fence, node=process.settings.node, process=process.name, op=secrets.token_hex(8)
+        )
+        if claim is None:
+            return  # a copy of a message that was claimed before, or a job that has ended
+    except StoreUnavailable as error:
+        log.warning("%s of %s could not be claimed: %s", stage, job_id, error)
+        return
+    signal = JobSignal()
+    if claim.cancel_requested:
+        signal.set(Cancelled("the job was cancelled", job_id=job_id, stage=stage))
+    clock = StageClock(getattr(claim.request.timeouts, stage), stage, signal, process.deadlines)
+    held = Held(claim, signal)
+    process.beat.hold(held)
+    try:
+        message = _run(Work(process, claim, clock, signal), stage)
+        if message is not None:
+            process.publisher.publish(message)
+    except FenceLost:
+        log.info("%s of %s was fenced out", stage, job_id)
+    except StoreUnavailable as error:
+        log.warning("%s of %s: %s", stage, job_id, error)
+    finally:
+        clock.stop()
+        process.beat.release(held)
+        signal.close()
+
+
+def _run(work: Work, stage: Stage) -> Message | None:
+    """Run the stage; turn its failure into what the job's record says."""
+    try:
+        work.signal.raise_if_set()
+        return RUN[stage](work)
+    except (FenceLost, StoreUnavailable):
+        raise
+    except Stopping:
+        work.clock.stop()
+        return work.process.store.give_back(work.claim, **work.times())
+    except StageError as error:
+        failure = error
+    except StoreError as error:  # a blob over its limit
+        failure = InternalError(str(error))
+    except Exception as error:
+        # A bug of ours must end this job with its name on it, not this slot with the job for ever claimed.
+        log.exception("%s of %s", stage, work.job.job_id)
+        failure = InternalError(f"{type(error).__name__}: {error}")
+    # A tool or a call that was interrupted by the signal may report its own trouble: the signal's reason is the cause.
+    if work.signal.reason is not None and isinstance(work.signal.reason, StageError):
+        failure = work.signal.reason
+        if isinstance(failure, Stopping):
+            work.clock.stop()
+            return work.process.store.give_back(work.claim, **work.times())
+    work.clock.stop()
+    return work.process.store.fail(
+        work.claim, job_error(failure, stage), finish_reason=finish_reason_of(failure), **work.times()
+    )

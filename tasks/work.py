@@ -1,0 +1,102 @@
+"""One claim being worked on: what the three stages share, from the handler's call to the error a job ends with."""
+
+from __future__ import annotations
+
+import json
+import logging
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from prorl_celery.errors import EvalError, HandlerError, StageError, StoreError
+from prorl_celery.handlers.base import Handler
+from prorl_celery.jobs.models import JobError, JobRequest
+from prorl_celery.jobs.store import Claim
+from prorl_celery.sandbox.base import SandboxSpec
+from tasks.clock import StageClock
+from tasks.process import StageProcess
+from tasks.signals import JobSignal
+
+log = logging.getLogger(__name__)
+
+DAY_SECONDS = 24 * 3600.0
+TRACE_CHARACTERS = 2000
+
+C = TypeVar("C")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A claim, its clock, its signal, and the process it runs in."""
+
+    process: StageProcess
+    claim: Claim
+    clock: StageClock
+    signal: JobSignal
+
+    @property
+    def job(self) -> JobRequest:
+        return self.claim.request
+
+    @property
+    def handler(self) -> Handler:
+        """Raises `BadInstance` where this node has no handler for the job."""
+        return self.process.handlers.find(self.job.instance.data_source)
+
+    def times(self) -> dict[str, float]:
+        """The clock's reading as commit, finish and fail take it."""
+        return {"worked_s": self.clock.worked_seconds, "waited_s": self.clock.waited_seconds}
+
+    def sandbox_spec(self, purpose: str) -> SandboxSpec:
+        """The sandbox this job gets."""
+        settings = self.process.settings
+        limits = self.job.timeouts
+        return SandboxSpec(
+            job_id=self.job.job_id,
+            attempt=self.claim.attempt,
+            purpose=purpose,
+            kind=settings.sandbox,
+            image=self.handler.image(self.job.instance.data()),
+            memory_bytes=settings.sandbox_memory_bytes,
+            disk_bytes=settings.sandbox_disk_bytes,
+            processes=settings.sandbox_processes,
+            lifetime_seconds=limits.init + limits.rollout + limits.eval + DAY_SECONDS,
+        )
+
+
+def call_handler(method: Callable[[C], Any], ctx: C, stage: str) -> Any:
+    """Call a handler's method; return what it returned as plain JSON.
+
+    Raises: `StageError`s and `StoreError`s as they are; what else the handler raises as `EvalError` (stage eval) or
+    `HandlerError`, with the end of its trace; `HandlerError` for what is not JSON.
+    """
+    try:
+        value = method(ctx)
+    except (StageError, StoreError):
+        raise
+    except Exception as error:
+        kind = EvalError if stage == "eval" else HandlerError
+        trace = "".join(traceback.format_exception(error))[-TRACE_CHARACTERS:]
+        raise kind(f"the handler's {stage} raised {type(error).__name__}: {error}\n{trace}") from error
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise HandlerError(f"what the handler's {stage} returned is not JSON: {error}") from error
+
+
+def job_error(error: StageError, stage: str) -> JobError:
+    """The error as the job's record and the API tell it."""
+    return JobError.model_validate(
+        {
+            "kind": error.kind,
+            "stage": error.stage or stage,
+            "message": str(error) or type(error).__name__,
+            "retryable": error.retryable,
+        }
+    )
+
+
+def finish_reason_of(error: StageError) -> str:
+    """The result's `finish_reason` for a job that ends by this error."""
+    return error.kind if error.kind in {"timeout", "cancelled", "context_overflow"} else "error"
