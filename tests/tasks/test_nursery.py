@@ -1,0 +1,141 @@
+"""Children for code that may block: they answer, they die when told, they leave nothing."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from prorl_celery.errors import Cancelled, HandlerError, StageTimeout
+from tasks.nursery import Nursery
+from tasks.signals import JobSignal
+
+
+def double(value: int) -> int:
+    return value * 2
+
+
+def explode(value: object) -> None:
+    raise ValueError(f"no {value}")
+
+
+def spin(_: object) -> None:
+    while True:
+        pass
+
+
+def leave_a_daemon(path: str) -> int:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    return child.pid
+
+
+def not_json(_: object) -> object:
+    return {1, 2}
+
+
+def die(_: object) -> None:
+    os._exit(3)
+
+
+def echo(value: object) -> object:
+    return value
+
+
+@pytest.fixture
+def nursery() -> Iterator[Nursery]:
+    made = Nursery()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def signal() -> Iterator[JobSignal]:
+    made = JobSignal()
+    yield made
+    made.close()
+
+
+def test_a_child_answers_with_json(nursery: Nursery, signal: JobSignal) -> None:
+    assert nursery.call(double, 21, timeout=30, cancel=signal) == 42
+
+
+def test_a_large_argument_and_a_large_reply_pass(nursery: Nursery, signal: JobSignal) -> None:
+    text = "x" * 3_000_000
+    assert nursery.call(echo, text, timeout=30, cancel=signal) == text
+
+
+def test_what_the_function_raises_is_a_handler_error(nursery: Nursery, signal: JobSignal) -> None:
+    with pytest.raises(HandlerError, match="ValueError: no luck"):
+        nursery.call(explode, "luck", timeout=30, cancel=signal)
+
+
+def test_a_reply_that_is_not_json_is_a_handler_error(nursery: Nursery, signal: JobSignal) -> None:
+    with pytest.raises(HandlerError, match="TypeError"):
+        nursery.call(not_json, None, timeout=30, cancel=signal)
+
+
+def test_a_child_that_dies_is_a_handler_error(nursery: Nursery, signal: JobSignal) -> None:
+    with pytest.raises(HandlerError, match="died before it answered"):
+        nursery.call(die, None, timeout=30, cancel=signal)
+
+
+def test_a_local_function_is_refused(nursery: Nursery, signal: JobSignal) -> None:
+    with pytest.raises(HandlerError, match="not a module-level function"):
+        nursery.call(lambda value: value, 1, timeout=30, cancel=signal)
+
+
+def test_an_endless_loop_ends_at_its_time_out_and_the_child_is_gone(nursery: Nursery, signal: JobSignal) -> None:
+    with pytest.raises(StageTimeout, match=r"within 0\.3 s"):
+        nursery.call(spin, None, timeout=0.3, cancel=signal)
+    assert _gone_within(5.0, lambda: _children_of(nursery._pid) == [])
+
+
+def test_a_cancel_ends_a_child_at_once(nursery: Nursery, signal: JobSignal) -> None:
+    threading.Timer(0.2, signal.set, [Cancelled("enough")]).start()
+    with pytest.raises(Cancelled):
+        nursery.call(spin, None, timeout=60, cancel=signal)
+    assert _gone_within(5.0, lambda: _children_of(nursery._pid) == [])
+
+
+def test_a_grandchild_does_not_outlive_the_call(nursery: Nursery, signal: JobSignal) -> None:
+    pid = nursery.call(leave_a_daemon, "", timeout=30, cancel=signal)
+    assert _gone_within(5.0, lambda: not _alive(pid))
+
+
+def test_many_calls_from_many_threads_get_their_own_answers(nursery: Nursery, signal: JobSignal) -> None:
+    answers: dict[int, int] = {}
+
+    def ask(number: int) -> None:
+        answers[number] = nursery.call(double, number, timeout=60, cancel=signal)
+
+    threads = [threading.Thread(target=ask, args=[n]) for n in range(40)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert answers == {n: 2 * n for n in range(40)}
+
+
+def _children_of(pid: int) -> list[str]:
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return file.read().split()
+
+
+def _alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def _gone_within(seconds: float, gone: object) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if gone():  # type: ignore[operator]
+            return True
+        threading.Event().wait(0.02)
+    return False
