@@ -99,7 +99,12 @@ def make_app(settings: Settings, *, boot: str | None = None, connections: int = 
         # Control queues expire by themselves, else their keys stay for ever.
         control_queue_expires=60,
         control_queue_ttl=30,
-        task_publish_retry_policy={"max_retries": 3, "interval_start": 0, "interval_step": 0.2, "interval_max": 0.5},
+        task_publish_retry_policy={
+            "max_retries": 3,
+            "interval_start": 0,
+            "interval_step": 0.2,
+            "interval_max": 0.5,
+        },
         broker_transport_options={
             "visibility_timeout": DAY_SECONDS,
             "priority_steps": PRIORITY_STEPS,
@@ -147,6 +152,6 @@ class Publisher:
             producer=producer,
             ignore_result=True,
             # The representations Celery adds for monitors would double the message.
-            argsrepr=message.job_id,
+            argsrepr="",
             kwargsrepr="",
         )

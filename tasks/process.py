@@ -147,7 +147,7 @@ class StageProcess:
 
 
 def main(stage: Stage, index: int, boot: str, settings: Settings) -> int:
-    """Run one worker process until it is told to stop. Called in a process that has one thread; returns its exit code."""
+    """Run one worker process until it is told to stop; return its exit code. Call it while there is one thread."""
     from tasks.stages import register
 
     logging.basicConfig(

@@ -3,4 +3,12 @@
 from prorl_celery.handlers.base import EvalContext, Handler, InitContext, RolloutContext, require
 from prorl_celery.handlers.registry import HandlerRegistry, load_handlers
 
-__all__ = ["EvalContext", "Handler", "HandlerRegistry", "InitContext", "RolloutContext", "load_handlers", "require"]
+__all__ = [
+    "EvalContext",
+    "Handler",
+    "HandlerRegistry",
+    "InitContext",
+    "RolloutContext",
+    "load_handlers",
+    "require",
+]

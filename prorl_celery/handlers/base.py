@@ -65,9 +65,7 @@ class RolloutContext(StageContext, Protocol):
     @property
     def sandbox(self) -> Sandbox: ...
 
-    def run_agent(
-        self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[str] | None = None
-    ) -> dict[str, Any]:
+    def run_agent(self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[str] | None = None) -> dict[str, Any]:
         """Run the multi-turn loop to its end and return `{"finish_reason", "answer", "turns"}`.
 
         `answer` is the `finish` tool's, else the last assistant text. Tools: the job's, else `tools`, else the
