@@ -1,0 +1,129 @@
+"""The engine of the scripted backend: one generation, from a prompt's ids to sampled ids.
+
+Given: prompt ids, a token limit, the request's seed and id.
+Gives: a `Generation`, after as long as the latency model says; cut short when the request is aborted by its
+id, and given up at once (by task cancellation) when the caller goes away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from prorl_celery.testing.scripted.conversation import Conversation
+from prorl_celery.testing.scripted.failures import Failure, Failures
+from prorl_celery.testing.scripted.latency import Latency
+from prorl_celery.testing.scripted.ledger import CallRecord, Ledger
+from prorl_celery.testing.scripted.policies import Policy
+from prorl_celery.testing.scripted.tokens import ScriptedTokenizer, scripted_logprob
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What was sampled. `sampled_ids` ends with the end-of-turn id exactly when `finish_reason` is `stop`."""
+
+    sampled_ids: list[int]
+    logprobs: list[float]
+    finish_reason: str
+    cached_tokens: int
+
+
+@dataclass(slots=True)
+class Call:
+    """A generation call in progress."""
+
+    record: CallRecord
+    failure: Failure | None
+    aborted: asyncio.Event
+    outcome: str = "error"
+
+
+class Engine:
+    """Plays the policy. One event loop, no state of any conversation."""
+
+    def __init__(
+        self,
+        tokenizer: ScriptedTokenizer,
+        policy: Policy,
+        latency: Latency,
+        *,
+        model_id: str,
+        max_model_len: int,
+        record: int = 0,
+        seed: int = 0,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.model_id = model_id
+        self.max_model_len = max_model_len
+        self.ledger = Ledger(record)
+        self.failures = Failures(seed)
+        self._policy = policy
+        self._latency = latency
+        self._live: dict[str, Call] = {}
+
+    @contextmanager
+    def call(self, request_id: str, route: str, prompt_ids: list[int], seed: int | None) -> Iterator[Call]:
+        """Count a call while it lasts; a caller that goes away in it counts as an abort."""
+        record = CallRecord(request_id, route, seed, prompt_ids, time.monotonic())
+        call = Call(record, self.failures.next(), asyncio.Event())
+        self.ledger.begin(record)
+        self._live[request_id] = call
+        try:
+            yield call
+        except asyncio.CancelledError:
+            call.outcome = "disconnect"
+            raise
+        finally:
+            if self._live.get(request_id) is call:
+                del self._live[request_id]
+            self.ledger.end(record, call.outcome)
+
+    def abort(self, request_ids: list[str]) -> int:
+        """End these calls with what they have; how many of them were live."""
+        found = [self._live[request_id] for request_id in request_ids if request_id in self._live]
+        for call in found:
+            call.aborted.set()
+        return len(found)
+
+    async def generate(self, call: Call, max_tokens: int) -> Generation:
+        """Sample the reply to the call's prompt: at most `max_tokens`, at most the context's room."""
+        record = call.record
+        prompt = array("i", record.prompt_ids)
+        cached = self.ledger.prefixes.reuse(prompt)
+        text = self._policy(Conversation(self.tokenizer, prompt), record.seed)
+        room = min(max_tokens, self.max_model_len - len(prompt))
+        sampled = [*self.tokenizer.encode(text), self.tokenizer.end_id]
+        finish_reason = "stop"
+        if len(sampled) > room:
+            sampled, finish_reason = sampled[:room], "length"
+        delay = self._latency(len(sampled))
+        if call.failure is not None and call.failure.mode == "slow":
+            delay += call.failure.seconds
+        share = await _share_of(delay, call.aborted)
+        if share < 1:
+            sampled, finish_reason = sampled[: int(len(sampled) * share)], "abort"
+        first = len(prompt)
+        record.sampled_ids = sampled
+        record.logprobs = [scripted_logprob(token, first + i) for i, token in enumerate(sampled)]
+        self.ledger.prompt_tokens += len(prompt)
+        self.ledger.completion_tokens += len(sampled)
+        self.ledger.cached_tokens += cached
+        call.outcome = finish_reason
+        return Generation(sampled, record.logprobs, finish_reason, cached)
+
+
+async def _share_of(delay: float, aborted: asyncio.Event) -> float:
+    """Wait `delay` seconds; the share of them that passed before the abort, 1 when there was none."""
+    if delay <= 0:
+        return 1.0
+    began = time.monotonic()
+    try:
+        async with asyncio.timeout(delay):
+            await aborted.wait()
+    except TimeoutError:
+        return 1.0
+    return min(0.999, (time.monotonic() - began) / delay)
