@@ -11,6 +11,8 @@
      |   |- QueueFull                PRORL_MAX_QUEUED jobs wait already
      |   |- TooLarge                 a blob is over its size limit
      |   '- FenceLost                a later claim owns the job; the writer must stop and clean up
+     |- ApiError                     the service refused a client's call; carries its problem document
+     |   '- ApiUnavailable           the service gave no answer in time
      '- StageError                   a stage of a job failed; carries the `kind` that the API reports
          |- BadInstance              bad_instance: the task's data cannot be run
          |- HandlerError             handler: the handler's own code raised
@@ -34,7 +36,8 @@ the job's own data or code are not.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 
 class ProrlError(Exception):
@@ -83,6 +86,24 @@ class TooLarge(StoreError):
 
 class FenceLost(StoreError):
     """The claim is no longer the job's current one: stop, clean up, write nothing."""
+
+
+class ApiError(ProrlError):
+    """The service refused a call of the client. `status` is HTTP's, `problem` the problem document (RFC 9457)."""
+
+    def __init__(self, message: str, *, status: int | None, problem: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.problem = dict(problem or {})
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The bad fields of a 422: dotted path -> what is wrong."""
+        return {error["field"]: error["message"] for error in self.problem.get("errors", ())}
+
+
+class ApiUnavailable(ApiError, ConnectionError):
+    """The service gave no answer in time; whether the call took effect is unknown."""
 
 
 class StageError(ProrlError):

@@ -1,0 +1,178 @@
+"""The client of the HTTP API.
+
+    client = Client("http://127.0.0.1:8006")
+    job = client.submit({"instance": {"data_source": "math", "problem": "1+1", "answer": "2"}})
+    if client.wait(job.job_id, timeout=600).state == "completed":
+        print(client.result(job.job_id).reward)
+
+Given a url and perhaps a token, gives statuses and results as models. Every method raises `ApiError` with the problem
+document when the service refuses, and `ApiUnavailable` when it gives no answer in time.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, overload
+from urllib.parse import quote
+
+from prorl_celery.client.transport import Transport
+from prorl_celery.jobs.models import TERMINAL, JobRequest, JobStatus, Result
+
+Job = JobRequest | Mapping[str, Any]
+"""A job as a model, or as the JSON of the API."""
+
+LIST_LIMIT = 1000
+"""Jobs in one call; a longer list is sent in several."""
+
+POLL_SECONDS = 30.0
+"""Length of one long-poll."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResultPage:
+    """Results in order of finishing. Go on with `after=page.next`. `truncated`: earlier ones are no longer kept."""
+
+    results: list[Result]
+    next: str | None
+    truncated: bool
+
+
+class Client:
+    """One service. Thread-safe; a context manager. `patience` is how long, in seconds, a call goes on trying while the
+    service is busy (429), restarting or without its Redis (503)."""
+
+    def __init__(self, url: str, token: str | None = None, *, patience: float = 60.0) -> None:
+        self._http = Transport(url, token, patience)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections; waiting calls of other threads end with `ApiError`."""
+        self._http.close()
+
+    @overload
+    def submit(self, jobs: Job) -> JobStatus: ...
+
+    @overload
+    def submit(self, jobs: Sequence[Job]) -> list[JobStatus]: ...
+
+    def submit(self, jobs: Job | Sequence[Job]) -> JobStatus | list[JobStatus]:
+        """Submit one job, or a list (each 1,000 of it are accepted or refused as a whole), and get the statuses.
+
+        A job without an id is given one here, so that a call that is repeated after a lost answer makes no second job.
+        """
+        if isinstance(jobs, (JobRequest, Mapping)):
+            return JobStatus.model_validate_json(self._http.call("POST", "/v1/jobs", body=_body(jobs)).body)
+        statuses: list[JobStatus] = []
+        bodies = [_body(job) for job in jobs]
+        for start in range(0, len(bodies), LIST_LIMIT):
+            reply = self._http.call("POST", "/v1/jobs", body={"jobs": bodies[start : start + LIST_LIMIT]})
+            statuses += [JobStatus.model_validate(one) for one in json.loads(reply.body)["jobs"]]
+        return statuses
+
+    def status(self, job_id: str) -> JobStatus:
+        """Where a job stands."""
+        return JobStatus.model_validate_json(self._http.call("GET", _path(job_id)).body)
+
+    def wait(self, job_id: str, timeout: float) -> JobStatus:
+        """Wait until a job has ended. Raises TimeoutError after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while True:
+            seconds = max(0.0, min(POLL_SECONDS, deadline - time.monotonic()))
+            reply = self._http.call("GET", _path(job_id), query={"wait": round(seconds, 3)}, wait=seconds)
+            status = JobStatus.model_validate_json(reply.body)
+            if status.state in TERMINAL:
+                return status
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"job {job_id} is still {status.state} after {timeout:g} s")
+            # The service had no room for another waiter.
+            if reply.retry_after is not None:
+                self._http.pause(min(reply.retry_after, max(0.0, deadline - time.monotonic())))
+
+    def result(self, job_id: str, *, tokens: bool = True) -> Result:
+        """A finished job's result; without `tokens`, the token arrays are empty. `ApiError` 409 while it runs."""
+        query = {"tokens": "true" if tokens else "false"}
+        return Result.model_validate_json(self._http.call("GET", _path(job_id) + "/result", query=query).body)
+
+    def results_page(
+        self,
+        after: str | None = None,
+        *,
+        wait: float = 0.0,
+        limit: int = 100,
+        tag: str | None = None,
+        batch_id: str | None = None,
+    ) -> ResultPage:
+        """The results that come after a place (None: the oldest kept); waits up to `wait` seconds for the first."""
+        query = {"after": after, "wait": wait, "limit": limit, "tag": tag, "batch_id": batch_id}
+        reply = self._http.call("GET", "/v1/results", query=query, wait=wait)
+        page = json.loads(reply.body)
+        results = [Result.model_validate(one) for one in page["results"]]
+        if not results and wait and reply.retry_after is not None:
+            self._http.pause(min(reply.retry_after, wait))
+        return ResultPage(results, page["next"], page["truncated"])
+
+    def results(
+        self, after: str | None = None, *, timeout: float, tag: str | None = None, batch_id: str | None = None
+    ) -> Iterator[Result]:
+        """Results as jobs finish, each at least once, for `timeout` seconds in all. Stop iterating whenever you like.
+
+        To go on later from where you stopped, use `results_page` and keep its `next`.
+        """
+        deadline = time.monotonic() + timeout
+        while (left := deadline - time.monotonic()) > 0:
+            page = self.results_page(after, wait=round(min(POLL_SECONDS, left), 3), tag=tag, batch_id=batch_id)
+            yield from page.results
+            after = page.next or after
+
+    def cancel(self, job_id: str) -> JobStatus:
+        """Cancel a job: a queued one ends at once, a running one shows `cancel_requested` until its worker obeys."""
+        return JobStatus.model_validate_json(self._http.call("DELETE", _path(job_id)).body)
+
+    def backends(self) -> list[dict[str, Any]]:
+        """All inference backends."""
+        found: list[dict[str, Any]] = json.loads(self._http.call("GET", "/v1/backends").body)["backends"]
+        return found
+
+    def add_backend(self, url: str, model: str, **more: Any) -> dict[str, Any]:
+        """Register a backend, or update the one of that url. `more`: kind, tokenizer, weight, api_key and so on."""
+        body = {"url": url, "model": model, **more}
+        return self._json("POST", "/v1/backends", body=body)
+
+    def remove_backend(self, url: str, *, mode: Literal["drain", "now"] = "drain") -> dict[str, Any]:
+        """Take a backend out: `drain` lets its live jobs finish, `now` moves them at their next turn."""
+        return self._json("DELETE", "/v1/backends", query={"url": url, "mode": mode})
+
+    def service_status(self) -> dict[str, Any]:
+        """The service at a glance: queues, slots, counts, leaks, what is missing."""
+        return self._json("GET", "/v1/status")
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """The live nodes."""
+        found: list[dict[str, Any]] = self._json("GET", "/v1/nodes")["nodes"]
+        return found
+
+    def _json(self, method: str, path: str, **call: Any) -> dict[str, Any]:
+        value: dict[str, Any] = json.loads(self._http.call(method, path, **call).body)
+        return value
+
+
+def _path(job_id: str) -> str:
+    return "/v1/jobs/" + quote(job_id, safe="")
+
+
+def _body(job: Job) -> dict[str, Any]:
+    if isinstance(job, JobRequest):
+        # Defaults are left to the service, but never the id.
+        return {**job.model_dump(mode="json", exclude_unset=True), "job_id": job.job_id}
+    body = dict(job)
+    body.setdefault("job_id", "job-" + secrets.token_hex(8))
+    return body

@@ -1,0 +1,88 @@
+"""`/v1/backends`: which inference servers the service may call."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from flask import Blueprint, Response
+from pydantic import BaseModel, Field
+
+from prorl_celery.scheduling.backends import BackendSpec, BackendStatus
+from web.contract import Query, operation
+from web.probe import normal_url, probe
+from web.problems import Problem
+from web.reading import read_model, read_query
+from web.rendering import answer
+from web.services import services
+
+blueprint = Blueprint("backends", __name__, url_prefix="/v1/backends")
+
+
+class BackendList(BaseModel):
+    """All backends. Nobody's `api_key` is in it."""
+
+    backends: list[BackendStatus]
+
+
+class RemoveQuery(Query):
+    """Which backend to take out, and how."""
+
+    url: str = Field(min_length=1, max_length=2048)
+    mode: Literal["drain", "now"] = Field(
+        "drain", description="drain: live jobs finish; now: they move at their next turn"
+    )
+
+
+class Removed(BaseModel):
+    """What was asked of a backend."""
+
+    url: str
+    mode: Literal["drain", "now"]
+
+
+@blueprint.post("")
+@operation(
+    summary="Register a backend, or update the one of that url",
+    scope="admin",
+    body=(BackendSpec,),
+    answers={201: ("registered; `down` when it did not answer", BackendStatus), 200: ("updated", BackendStatus)},
+    errors=(400, 413, 415, 422, 503),
+)
+def register() -> Response:
+    backend = probe(read_model(BackendSpec))
+    registry = services().backends
+    known = any(other.url == backend.url for other in registry.list())
+    registry.put(backend)
+    stored = next((other for other in registry.list() if other.url == backend.url), None)
+    if stored is None:
+        raise Problem(503, "backend-removed", "somebody removed the backend at the same moment", retry_after=1)
+    return answer(stored, 200 if known else 201)
+
+
+@blueprint.get("")
+@operation(
+    summary="All backends, with the live jobs assigned to each",
+    scope="read",
+    answers={200: ("the backends", BackendList)},
+    errors=(503,),
+)
+def listed() -> Response:
+    return answer(BackendList(backends=services().backends.list()))
+
+
+@blueprint.delete("")
+@operation(
+    summary="Take a backend out",
+    scope="admin",
+    query=RemoveQuery,
+    answers={200: ("taken out, or draining", Removed)},
+    errors=(404, 422, 503),
+)
+def remove() -> Response:
+    query = read_query(RemoveQuery)
+    registry = services().backends
+    url = normal_url(query.url)
+    if all(backend.url != url for backend in registry.list()):
+        raise Problem(404, "backend-not-found", f"no backend {query.url!r}")
+    registry.remove(url, query.mode)
+    return answer(Removed(url=url, mode=query.mode))

@@ -1,0 +1,51 @@
+"""Makes the Flask application: settings in, application out. Nothing is connected until the first request needs it."""
+
+from __future__ import annotations
+
+from flask import Flask
+
+from prorl_celery.app import Publisher, make_app
+from prorl_celery.handlers.registry import HandlerRegistry, load_handlers
+from prorl_celery.jobs.store import JobStore
+from prorl_celery.scheduling.backends import BackendRegistry
+from prorl_celery.scheduling.nodes import NodeRegistry
+from prorl_celery.settings import Settings
+from prorl_celery.store.clients import blocking_client, script_client
+from web import auth, backends, jobs, operations, problems, results
+from web.ended import ResultsStream
+from web.services import EXTENSION, Publishing, Services
+from web.waiters import EndedJobs, Waiters
+
+
+def create_app(
+    settings: Settings,
+    *,
+    store: JobStore | None = None,
+    backend_registry: BackendRegistry | None = None,
+    node_registry: NodeRegistry | None = None,
+    handlers: HandlerRegistry | None = None,
+    publisher: Publishing | None = None,
+    ended: EndedJobs | None = None,
+) -> Flask:
+    """The application. What is not given is made from the settings.
+
+    Raises `SettingsError` for a wrong token entry or a handler that cannot be loaded.
+    """
+    app = Flask("prorl", static_folder=None)
+    app.url_map.strict_slashes = False
+    app.config["MAX_CONTENT_LENGTH"] = settings.max_body_bytes
+    client = script_client(settings)
+    app.extensions[EXTENSION] = Services(
+        settings=settings,
+        store=store or JobStore(client, settings),
+        backends=backend_registry or BackendRegistry(client, settings),
+        nodes=node_registry or NodeRegistry(client, settings),
+        handlers=load_handlers(settings) if handlers is None else handlers,
+        publisher=publisher or Publisher(make_app(settings)),
+        waiters=Waiters(ended or ResultsStream(blocking_client(settings), settings), limit=settings.max_waiters),
+    )
+    problems.install(app)
+    auth.install(app, auth.parse_entries(settings.api_tokens))
+    for module in (jobs, results, backends, operations):
+        app.register_blueprint(module.blueprint)
+    return app

@@ -1,0 +1,60 @@
+"""Checks that a job's instance can be run, before it is accepted.
+
+A data source is known when this process has its handler or a live node's record names it. The handler then looks at
+the instance itself; one that only a node has does so in init.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from prorl_celery.errors import BadInstance
+from prorl_celery.handlers.base import Handler
+from prorl_celery.jobs.models import Instance, JobRequest
+from web.problems import FieldError, bad_fields
+from web.services import services
+
+log = logging.getLogger("prorl.web")
+
+
+def check_instances(jobs: Sequence[JobRequest], *, many: bool) -> None:
+    """Refuse jobs whose instance nobody can run. Raises `Problem` 422 that names each bad field of each job."""
+    found: list[FieldError] = []
+    elsewhere: set[str] | None = None
+    for index, job in enumerate(jobs):
+        prefix = f"jobs.{index}.instance" if many else "instance"
+        try:
+            handler = services().handlers.find(job.instance.data_source)
+        except BadInstance as error:
+            if elsewhere is None:
+                elsewhere = _sources_of_nodes()
+            if not _matches(job.instance.data_source, elsewhere):
+                found.append(FieldError(field=f"{prefix}.data_source", message=str(error)))
+            continue
+        if problem := _finding(handler, job.instance, prefix):
+            found.append(problem)
+    if found:
+        raise bad_fields(found)
+
+
+def _finding(handler: Handler, instance: Instance, prefix: str) -> FieldError | None:
+    try:
+        handler.validate(instance.data())
+    except BadInstance as error:
+        return FieldError(field=f"{prefix}.{error.field}" if error.field else prefix, message=str(error))
+    except Exception as error:
+        # Handlers are users' code: one that stumbles over an odd instance has refused it, if clumsily.
+        log.exception("the handler of %r could not look at an instance", instance.data_source)
+        what = f"{type(error).__name__}: {error}"[:500]
+        return FieldError(field=prefix, message=f"the handler could not read the instance ({what})")
+    return None
+
+
+def _sources_of_nodes() -> set[str]:
+    return {source for node in services().nodes.nodes() for source in node.get("handlers", ())}
+
+
+def _matches(data_source: str, known: set[str]) -> bool:
+    family = data_source.split("/", 1)[0] + "/*"
+    return data_source in known or ("/" in data_source and family in known)

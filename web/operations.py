@@ -1,0 +1,207 @@
+"""What operators look at: status, nodes, health, readiness, the schema."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from flask import Blueprint, Response, current_app
+from pydantic import BaseModel, ConfigDict, Field
+
+import prorl_celery
+from prorl_celery.errors import StoreUnavailable
+from prorl_celery.jobs.models import STAGES, Stage
+from web import openapi
+from web.contract import operation
+from web.problems import Problem
+from web.rendering import answer
+from web.services import services
+
+blueprint = Blueprint("operations", __name__)
+
+
+class StageUse(BaseModel):
+    """One stage over all nodes: `queued` waits in its queues, `busy` of `slots` are at work."""
+
+    queued: int = 0
+    slots: int = 0
+    busy: int = 0
+
+
+class BackendCounts(BaseModel):
+    """How many backends there are, by state."""
+
+    up: int = 0
+    draining: int = 0
+    down: int = 0
+
+
+class NodeRecord(BaseModel):
+    """A live node, as its supervisor told within the last 10 s."""
+
+    model_config = ConfigDict(extra="allow")
+
+    node: str
+    boot: str
+    slots: dict[str, int] = Field(default_factory=dict)
+    busy: dict[str, int] = Field(default_factory=dict)
+    sandboxes: int = 0
+    leaked: int = 0
+
+
+class NodeList(BaseModel):
+    """All live nodes."""
+
+    nodes: list[NodeRecord]
+
+
+class ServiceStatus(BaseModel):
+    """The service at a glance. `missing` names what jobs wait for, in words."""
+
+    version: str
+    stages: dict[Stage, StageUse]
+    jobs: dict[str, int]
+    queues: dict[str, int]
+    nodes: list[NodeRecord]
+    backends: BackendCounts
+    sandboxes: int
+    leaked_sandboxes: int
+    long_polls: int
+    missing: list[str]
+
+
+class Alive(BaseModel):
+    """The process answers."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Ready(BaseModel):
+    """Jobs that are submitted now will run."""
+
+    ready: bool
+    missing: list[str]
+
+
+class Front(BaseModel):
+    """Where to go from here."""
+
+    service: str
+    version: str
+    openapi: str
+    jobs: str
+    status: str
+
+
+@blueprint.get("/v1/status")
+@operation(
+    summary="Queues, slots, jobs, nodes, backends and leaks",
+    scope="read",
+    answers={200: ("the status", ServiceStatus)},
+    errors=(503,),
+)
+def status() -> Response:
+    nodes = _nodes()
+    backends = Counter(backend.state for backend in services().backends.list())
+    depths = services().store.queue_depths(_queues(nodes))
+    stages = {
+        stage: StageUse(
+            queued=sum(depth for queue, depth in depths.items() if queue.split(".", 1)[0] == stage),
+            slots=sum(node.slots.get(stage, 0) for node in nodes),
+            busy=sum(node.busy.get(stage, 0) for node in nodes),
+        )
+        for stage in STAGES
+    }
+    return answer(
+        ServiceStatus(
+            version=prorl_celery.__version__,
+            stages=stages,
+            jobs={str(name): count for name, count in services().store.counts().items()},
+            queues=depths,
+            nodes=nodes,
+            backends=BackendCounts(up=backends["up"], draining=backends["draining"], down=backends["down"]),
+            sandboxes=sum(node.sandboxes for node in nodes),
+            leaked_sandboxes=sum(node.leaked for node in nodes),
+            long_polls=len(services().waiters),
+            missing=_missing(nodes, backends["up"]),
+        )
+    )
+
+
+@blueprint.get("/v1/nodes")
+@operation(summary="The live nodes", scope="read", answers={200: ("the nodes", NodeList)}, errors=(503,))
+def nodes() -> Response:
+    return answer(NodeList(nodes=_nodes()))
+
+
+@blueprint.get("/healthz")
+@operation(summary="Whether this process answers; asks nobody else", scope=None, answers={200: ("it does", Alive)})
+def healthz() -> Response:
+    return answer(Alive())
+
+
+@blueprint.get("/readyz")
+@operation(
+    summary="Whether jobs will run: Redis, a worker of each stage, a backend",
+    scope=None,
+    answers={200: ("ready", Ready)},
+    errors=(503,),
+)
+def readyz() -> Response:
+    try:
+        up = sum(backend.state == "up" for backend in services().backends.list())
+        missing = _missing(_nodes(), up)
+    except StoreUnavailable:
+        missing = ["Redis does not answer"]
+    if missing:
+        raise Problem(503, "not-ready", "; ".join(missing), retry_after=2, extra={"ready": False, "missing": missing})
+    return answer(Ready(ready=True, missing=[]))
+
+
+@blueprint.get("/openapi.json")
+@operation(summary="This document", scope="read", answers={200: ("OpenAPI 3.1",)})
+def schema() -> Response:
+    return answer(openapi.document(current_app))
+
+
+@blueprint.get("/")
+@operation(summary="Where to go from here", scope="read", answers={200: ("links", Front)})
+def front() -> Response:
+    return answer(
+        Front(
+            service="ProRL on Celery",
+            version=prorl_celery.__version__,
+            openapi="/openapi.json",
+            jobs="/v1/jobs",
+            status="/v1/status",
+        )
+    )
+
+
+def _nodes() -> list[NodeRecord]:
+    return [NodeRecord.model_validate(record) for record in services().nodes.nodes()]
+
+
+def _queues(nodes: Sequence[NodeRecord]) -> list[str]:
+    """The shared queues and those of live nodes."""
+    own = [f"{stage}.{node.node}.{node.boot}" for node in nodes for stage in ("rollout", "eval")]
+    return [*STAGES, *own]
+
+
+def _missing(nodes: Sequence[NodeRecord], backends_up: int) -> list[str]:
+    """What jobs would wait for."""
+    lacking = [f"no worker of stage {stage}" for stage in STAGES if not _served(nodes, stage)]
+    return lacking if backends_up else [*lacking, "no backend is up (register one with POST /v1/backends)"]
+
+
+def _served(nodes: Sequence[NodeRecord], stage: Stage) -> bool:
+    return any(_workers(node, stage) for node in nodes)
+
+
+def _workers(node: NodeRecord, stage: Stage) -> int:
+    """Living processes of a stage on a node, or its slots where the record does not list processes."""
+    processes: Any = (node.model_extra or {}).get("processes")
+    if isinstance(processes, list):
+        return sum(1 for process in processes if isinstance(process, dict) and process.get("stage") == stage)
+    return node.slots.get(stage, 0)

@@ -1,0 +1,86 @@
+"""Reads what a caller sent: JSON bodies and query strings, into models or into a problem that names each bad field.
+
+JSON is read strictly: UTF-8, no NaN or Infinity, no lone surrogate, at most 200 levels deep, no number that a double or
+64 bits cannot hold, no compression. A body is read up to `PRORL_MAX_BODY` and no further.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from flask import request
+from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
+
+from web.problems import FieldError, Problem, bad_fields, fields_of
+
+Model = TypeVar("Model", bound=BaseModel)
+
+_MAYBE_TOO_BIG = re.compile(rb"[0-9][eE]\+?[0-9]{3}|[0-9]{19}")
+"""Bytes without a match hold no number that is too big; so nearly all bodies are spared the walk."""
+
+
+def read_json() -> tuple[bytes, Any]:
+    """The request's body and the value it holds. Raises `Problem`: 400, 408, 413, 415 or 422."""
+    encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding not in {"", "identity"}:
+        raise Problem(
+            415, "unsupported-encoding", f"Content-Encoding {encoding[:40]!r} is not accepted: send plain JSON"
+        )
+    if request.mimetype != "application/json":
+        raise Problem(415, "unsupported-media-type", "send the body as Content-Type: application/json")
+    if request.mimetype_params.get("charset", "utf-8").lower().replace("_", "-") not in {"utf-8", "utf8", "us-ascii"}:
+        raise Problem(415, "unsupported-charset", "JSON is UTF-8")
+    try:
+        body = request.get_data(cache=False)
+    except (TimeoutError, BlockingIOError) as error:
+        raise Problem(408, "request-timeout", "the body stopped coming") from error
+    try:
+        value = from_json(body, allow_inf_nan=False, cache_strings="keys")
+    except ValueError as error:
+        raise Problem(400, "bad-json", f"the body is not JSON: {error}") from error
+    if _MAYBE_TOO_BIG.search(body) and (found := list(_too_big(value, ""))):
+        raise bad_fields(found)
+    return body, value
+
+
+def read_model(model: type[Model]) -> Model:
+    """The request's body as a model. Raises `Problem`: as `read_json`, and 422 that names each bad field."""
+    body, _ = read_json()
+    return parse_model(model, body)
+
+
+def parse_model(model: type[Model], body: bytes) -> Model:
+    """A JSON body as a model, strictly: "5" is no number, true no 1. Raises `Problem` 422."""
+    try:
+        return model.model_validate_json(body, strict=True)
+    except ValidationError as error:
+        raise bad_fields(fields_of(error)) from error
+
+
+def read_query(model: type[Model]) -> Model:
+    """The query string as a model. Raises `Problem` 422; a parameter given twice is a bad one."""
+    twice = [name for name, values in request.args.lists() if len(values) > 1]
+    if twice:
+        raise bad_fields([FieldError(field=name, message="given more than once") for name in twice])
+    try:
+        return model.model_validate(request.args.to_dict())
+    except ValidationError as error:
+        raise bad_fields(fields_of(error)) from error
+
+
+def _too_big(value: Any, path: str) -> Iterator[FieldError]:
+    """Numbers that cannot be kept exactly as sent. Depth is bounded: the parser refuses more than 200 levels."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _too_big(item, f"{path}.{key}" if path else key)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _too_big(item, f"{path}.{index}" if path else str(index))
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield FieldError(field=path, message="a number too big for a double")
+    elif isinstance(value, int) and not -(2**63) <= value < 2**64:
+        yield FieldError(field=path, message="a whole number of more than 64 bits; send it as text")
