@@ -15,7 +15,6 @@ import signal
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from prorl_celery.errors import SettingsError
 from prorl_celery.node.children import Command
@@ -95,13 +94,10 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        """Where it is, as redis-py writes it; for `Settings.redis_url`."""
+        """Where it is, as redis-py writes it; for `Settings.redis_url`. `app.broker_url` respells it for
+        Celery.
+        """
         return f"unix://{self.socket}?db=0"
-
-    @property
-    def broker_url(self) -> str:
-        """The same for Celery."""
-        return broker_url(self.url)
 
     def command(self) -> Command:
         """The command line. Makes the directories; removes the socket that a killed server left."""
@@ -141,9 +137,7 @@ def wait_for_redis(url: str, timeout: float, *, every: float = 0.02) -> bool:
     from redis.backoff import NoBackoff
     from redis.retry import Retry
 
-    client = redis.Redis.from_url(
-        url, socket_timeout=2.0, socket_connect_timeout=2.0, retry=Retry(NoBackoff(), 0)
-    )
+    client = redis.Redis.from_url(url, socket_timeout=2.0, socket_connect_timeout=2.0, retry=Retry(NoBackoff(), 0))
 
     def answers() -> bool:
         try:
@@ -155,16 +149,3 @@ def wait_for_redis(url: str, timeout: float, *, every: float = 0.02) -> bool:
 
     with client:
         return until(answers, timeout, every=every)
-
-
-def broker_url(url: str) -> str:
-    """The form in which Celery takes the Redis that redis-py calls `url`: a Unix socket is spelt another
-    way there.
-    """
-    parts = urlsplit(url)
-    if parts.scheme != "unix":
-        return url
-    query = dict(parse_qsl(parts.query))
-    query["virtual_host"] = query.pop("db", "0")
-    user = f"{parts.netloc.rpartition('@')[0]}@" if "@" in parts.netloc else ""
-    return f"redis+socket://{user}{parts.path}?{urlencode(query)}"

