@@ -1,0 +1,94 @@
+"""What the store's operations give back: accepted jobs, claims, heartbeats, sweeps, pages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from prorl_celery.jobs.messages import Message, parse_queue
+from prorl_celery.jobs.models import JobRequest, JobStatus, Result, Stage
+
+JSON = Any
+CancelOutcome = Literal["ended", "requested", "already_ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """A job that is accepted. `fresh`: by this call; only then is there a message to publish."""
+
+    job_id: str
+    fresh: bool
+    message: Message | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """The right to work on one stage of a job, until the lease lapses or the claim ends. Every write carries its fence.
+
+    `init` and `rollout` are what the earlier stages of this attempt returned. `sandbox` is what the committing stage
+    said of the sandbox that lives on. `losses` counts how often the job's process was lost.
+    """
+
+    job_id: str
+    fence: int
+    stage: Stage
+    attempt: int
+    request: JobRequest
+    init: JSON | None = None
+    rollout: JSON | None = None
+    turns: int = 0
+    """Turns in this claim's log: 0, since each claim begins its own."""
+    queue: str = ""
+    node: str = ""
+    """The node that claimed."""
+    process: str = ""
+    sandbox: str | None = None
+    losses: int = 0
+    batch_id: str | None = None
+    group_id: str | None = None
+    cancel_requested: bool = False
+
+    @property
+    def publish_fence(self) -> int:
+        """The fence under which this claim's end publishes the job again."""
+        return self.fence
+
+    @property
+    def boot(self) -> str | None:
+        """The keeper's boot that the job is bound to; None when any node may hold it."""
+        parts = parse_queue(self.queue)
+        return parts.boot if parts else None
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A heartbeat's answer: jobs whose claim is gone, jobs that should be cancelled."""
+
+    lost: set[str]
+    cancelled: set[str]
+
+
+@dataclass(frozen=True, slots=True)
+class SweepOutcome:
+    """What a sweep repaired: messages to publish, jobs that it ended, jobs whose results it purged."""
+
+    messages: list[Message] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
+    purged: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Statuses, newest first; `next` is the cursor of the page after this one, None at the end."""
+
+    statuses: list[JobStatus]
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ResultsPage:
+    """Results in order of finishing. `truncated`: the cursor was older than the stream, so some were missed."""
+
+    results: list[Result]
+    next: str
+    truncated: bool

@@ -1,0 +1,71 @@
+"""From a job's record (the hash of `store/keys.py`) to the status that trainers read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from prorl_celery.jobs.models import STAGES, TERMINAL, JobError, JobStatus, Stage, StageTiming
+
+Record = dict[str, str]
+
+
+def decode(raw: Mapping[bytes, bytes]) -> Record:
+    """A record as Redis gave it, as text."""
+    return {field.decode(): value.decode() for field, value in raw.items()}
+
+
+def turns_count(record: Record) -> int:
+    """Turns of the current attempt: the log may still be an earlier one's."""
+    return int(record.get("nturns", 0)) if record.get("log") == record.get("rf") else 0
+
+
+def status_of(job_id: str, record: Record) -> JobStatus:
+    """The status. Of a job whose result has expired little more than the state is left."""
+    ended = record["state"] in TERMINAL
+    return JobStatus.model_construct(
+        job_id=job_id,
+        state=record["state"],
+        stage=record.get("stage"),
+        attempt=int(record["attempt"]),
+        node=record.get("node"),
+        backend=record.get("backend") if ended or record.get("held") == "1" else None,
+        turns=turns_count(record),
+        last_activity=rfc3339(record["active"]) if "active" in record else None,
+        created_at=rfc3339(record["created"]),
+        finished_at=rfc3339(record["finished"]) if ended else None,
+        batch_id=record.get("batch"),
+        group_id=record.get("group"),
+        tags=tags_of(record),
+        cancel_requested="cancel" in record and not ended,
+        timing=timing_of(record),
+        reward=float(record["reward"]) if "reward" in record else None,
+        error=error_of(record),
+    )
+
+
+def timing_of(record: Record) -> dict[Stage, StageTiming]:
+    """Seconds in queues and at work, for each stage."""
+    return {
+        stage: StageTiming.model_construct(
+            queued=int(record.get(f"q_{stage}", 0)) / 1000, running=int(record.get(f"r_{stage}", 0)) / 1000
+        )
+        for stage in STAGES
+    }
+
+
+def error_of(record: Record) -> JobError | None:
+    """Why the job failed."""
+    return JobError.model_validate_json(record["error"]) if "error" in record else None
+
+
+def tags_of(record: Record) -> dict[str, str]:
+    """The request's tags."""
+    return json.loads(record["tags"]) if "tags" in record else {}
+
+
+def rfc3339(milliseconds: str) -> str:
+    """A time of the server's clock, in UTC."""
+    seconds, rest = divmod(int(milliseconds), 1000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:03d}Z"

@@ -1,0 +1,71 @@
+"""How a turn is packed for the turn log: a list of values in a fixed order, so that no name is stored per turn."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+from prorl_celery.jobs.turns import Turn
+from prorl_celery.store.blobs import pack, unpack
+
+
+def pack_turn(turn: Turn, *, limit_bytes: int, job_id: str) -> bytes:
+    """The turn's blob. Raises `TooLarge`; ValueError when ids, log-probabilities and versions differ in length."""
+    count = len(turn.sampled_ids)
+    if len(turn.logprobs) != count or len(turn.versions) != count:
+        raise ValueError(
+            f"turn {turn.index} of {job_id}: {count} sampled ids, {len(turn.logprobs)} log-probabilities, "
+            f"{len(turn.versions)} versions"
+        )
+    values = (
+        turn.index,
+        turn.delta_ids,
+        turn.sampled_ids,
+        turn.logprobs,
+        _fold(turn.versions),
+        turn.new_segment,
+        turn.split_reason,
+        turn.messages,
+        turn.llm_s,
+        turn.tool_s,
+        turn.total_s,
+        turn.prompt_tokens,
+        turn.completion_tokens,
+        turn.backend,
+        turn.policy_version,
+        turn.finish_reason,
+    )
+    return pack(values, limit_bytes=limit_bytes, what=f"turn {turn.index}", job_id=job_id)
+
+
+def unpack_turn(blob: bytes) -> Turn:
+    """The turn of a blob that `pack_turn` made."""
+    values = unpack(blob)
+    versions: Any = values[4]
+    if not isinstance(versions, array):
+        versions = array("i", (versions,)) * len(values[2])
+    return Turn(
+        index=values[0],
+        delta_ids=values[1],
+        sampled_ids=values[2],
+        logprobs=values[3],
+        versions=versions,
+        new_segment=values[5],
+        split_reason=values[6],
+        messages=values[7],
+        llm_s=values[8],
+        tool_s=values[9],
+        total_s=values[10],
+        prompt_tokens=values[11],
+        completion_tokens=values[12],
+        backend=values[13],
+        policy_version=values[14],
+        finish_reason=values[15],
+    )
+
+
+def _fold(versions: array[int]) -> array[int] | int:
+    """One number where all are the same, as they are unless the weights changed within the turn."""
+    if len(versions) > 0 and versions.count(versions[0]) == len(versions):
+        return versions[0]
+    return versions

@@ -1,0 +1,104 @@
+"""Every Redis key of ours: its name, its type, what it holds.
+
+A key is the prefix (`PRORL_KEY_PREFIX`, "prorl:") and the parts joined by ":". Scripts build names the same way
+(`key(...)` in `lua/lib.lua`), since most names depend on what a job's record says. All keys must therefore live in
+one Redis, which the broker asks for anyway (no Redis Cluster). Times are integer milliseconds of the server's clock.
+
+    job:<id>                hash     the job's record, see `RECORD`. Once the result has expired only a tombstone is
+                                     left (the fingerprint, the state), which Redis itself expires
+    data:<id>               hash     blobs: `spec` (request), `init`, `rollout` (outputs), `summary` (artifacts, eval)
+    turns:<id>              list     the turn log: one blob a turn
+    index:<state>           zset     ended jobs in that state; score: order of creation
+    index:<state>:<stage>   zset     live jobs (`queued`, `running`) by stage; score: order of creation
+    batch:<batch>           zset     a batch's jobs; score: order of creation
+    leases                  zset     "<fence>|<id>" of every claim; score: when it lapses
+    cancels                 zset     running jobs that should be cancelled; score: when that was asked
+    queues                  set      queues that were published to
+    queued:<level>:<queue>  zset     jobs whose message waits in a queue; score: order of publishing
+    passed                  hash     "<level>:<queue>" -> highest order of publishing claimed, and what the lost-message
+                                     rule remembers of it (`:snap`, `:at`, `:old`, `:empty`; see `sweep_queues.lua`)
+    on:<node>               set      jobs that are queued for a node or running on it
+    seq                     string   counter that gives the orders of creation and of publishing
+    expiry                  zset     ended jobs; score: when their result expires
+    results                 stream   one entry per ended job: `job`, and where given `batch`, `tags`
+    results:trimmed         string   id of the last entry that was cut from the stream
+    backends                hash     url -> record (JSON, see `scheduling/backends.py`)
+    heap:<model>            zset     urls that may be given to jobs of a model; score: live jobs / weight
+    assigned:<url>          set      live jobs that a backend is assigned to; its size is the assigned count
+    nodes                   hash     "<node> <boot>" -> record (JSON)
+    nodes:seen              zset     "<node> <boot>"; score: when the record lapses
+    leader                  string   the process that sweeps; expires
+
+Channels: `done` (a job's id when it ends), `cancel` (a job's id), `event:<id>` (what happened to a job), `backends`
+(a model when a backend of it becomes usable).
+"""
+
+from __future__ import annotations
+
+import re
+
+RECORD = {
+    "hash": "fingerprint of the request, 32 hexadecimal digits",
+    "create_op": "id of the operation that created the job",
+    "state": "queued, running, completed, failed, cancelled or timed_out",
+    "stage": "init, rollout or eval; where it ended, for an ended job",
+    "fence": "number of the latest claim",
+    "last": "the last step that ended a claim, '<step>:<fence>': tells a replay from a second writer",
+    "op": "id of the delivery that made the latest claim",
+    "attempt": "tries at the job, the present one included",
+    "max": "most attempts",
+    "prio": "priority, 0 to 9",
+    "level": "the broker's level of that priority: 0, 3, 6, 9",
+    "queue": "the queue of its latest message",
+    "seq": "order of creation",
+    "created": "when it was accepted",
+    "since": "when its present state began",
+    "published": "when its latest message was made",
+    "active": "when anything last happened to it",
+    "finished": "when it ended",
+    "q_<stage>": "milliseconds it waited for a stage, r_<stage>: was worked on in it",
+    "node": "the node that last held it",
+    "on": "the node whose `on:<node>` set has it, or empty",
+    "process": "the process that last claimed it",
+    "sandbox": "its live sandbox as the committing stage named it",
+    "backend": "its backend's url; `held`: 1 while it is in that backend's assigned set",
+    "nturns": "turns in the log; `turn_bytes`: their size",
+    "log": "fence of the claim that wrote the turn log",
+    "rf": "fence of this attempt's latest rollout claim; the log is this attempt's where `log` equals it",
+    "cancel": "when a cancel was asked of the running job",
+    "losses": "times its process was lost while it ran",
+    "reason": "finish_reason of an ended job",
+    "reward": "reward, `resolved`: 1 or 0; absent for null",
+    "error": "error object, JSON",
+    "batch": "batch_id, `group`: group_id, `tags`: JSON, `iid`: instance_id; absent where not given",
+}
+
+FORMS = tuple(
+    re.compile(form)
+    for form in (
+        r"(job|data|turns):[A-Za-z0-9._:-]+",
+        r"index:(completed|failed|cancelled|timed_out|(queued|running):(init|rollout|eval))",
+        r"batch:[A-Za-z0-9._:-]+",
+        r"queued:[0369]:.+",
+        r"(on|heap|assigned):.+",
+        r"leases|cancels|queues|passed|seq|expiry|results|results:trimmed|backends|nodes|nodes:seen|leader",
+    )
+)
+
+
+class Keys:
+    """Names the keys under one prefix."""
+
+    __slots__ = ("prefix",)
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+
+    def __call__(self, *parts: str) -> str:
+        """The key, or channel, of these parts: `keys("job", job_id)`."""
+        return self.prefix + ":".join(parts)
+
+    def known(self, key: str) -> bool:
+        """Whether a key has one of the forms above."""
+        name = key.removeprefix(self.prefix)
+        return key.startswith(self.prefix) and any(form.fullmatch(name) for form in FORMS)

@@ -1,0 +1,40 @@
+--[[ Claim a job for a stage: raise its fence, take the lease, give its data.
+
+arg 1  job id
+arg 2  stage of the message
+arg 3  fence of the message
+arg 4  id of this delivery: a replay answers as the first run did
+arg 5  node that claims
+arg 6  process that claims
+
+Returns {fence, attempt, losses, queue, sandbox, batch, group, spec, init, rollout} (nil or false where there is none),
+        or false when the message is of the past.
+Writes  job:<id>, leases, index:*, queued:*, passed, on:<node>
+]]
+local id, stage, fence, op, node, process = arg(1), arg(2), tonumber(arg(3)), arg(4), arg(5), arg(6)
+local job = load(id)
+if not job then return false end
+
+local replay = job.state == 'running' and job.fence == fence + 1 and job.op == op
+if not replay then
+  if job.state ~= 'queued' or job.stage ~= stage or job.fence ~= fence then return false end
+  local seq = dequeue(job)
+  if seq then
+    local lane = job.level .. ':' .. job.queue
+    local passed = call('HGET', key('passed'), lane)
+    if not passed or tonumber(seq) > tonumber(passed) then call('HSET', key('passed'), lane, seq) end
+  end
+  job.fence = fence + 1
+  call('HSET', job.key, 'state', 'running', 'fence', int(job.fence), 'op', op, 'node', node, 'process', process,
+    'since', NOW, 'active', NOW)
+  if stage == 'rollout' then call('HSET', job.key, 'rf', int(job.fence)) end
+  call('HINCRBY', job.key, 'q_' .. stage, int(math.max(0, now - tonumber(job.since))))
+  move(job, 'running', stage)
+  place(job, node)
+  call('ZADD', key('leases'), int(now + LEASE), lease(job))
+  tell(job, 'running ' .. stage)
+end
+local more = call('HMGET', job.key, 'sandbox', 'group')
+local data = call('HMGET', key('data', id), 'spec', 'init', 'rollout')
+return {job.fence, tonumber(job.attempt), tonumber(job.losses or 0), job.queue, more[1], job.batch, more[2], data[1],
+  data[2], data[3]}

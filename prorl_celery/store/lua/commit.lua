@@ -1,0 +1,29 @@
+--[[ Store what a stage returned and queue the next stage. A job that should be cancelled ends here instead.
+
+arg 1  job id
+arg 2  fence of the claim
+arg 3  next stage
+arg 4  queue of the next stage
+arg 5  the output (blob)
+arg 6  worked, ms
+arg 7  waited, ms: added to the stage's time in queues
+arg 8  node whose queue that is, or ''
+arg 9  the sandbox that lives on, or ''
+
+Returns {stage, queue, id, fence, priority} for the message, 'fenced', or 'cancelled' (ended in this call).
+Writes  job:<id>, data:<id>, index:*, leases, queued:*, queues, seq, on:*; what ends a job when it is cancelled
+]]
+local job = load(arg(1))
+if job and job.last == 'commit:' .. arg(2) then
+  return {arg(3), arg(4), job.id, tonumber(arg(2)), tonumber(job.prio)}
+end
+if not holds(job, arg(2)) then return 'fenced' end
+add_times(job, arg(6), arg(7))
+if job.cancel then
+  conclude_cancelled(job, 'cancel')
+  return 'cancelled'
+end
+call('HSET', key('data', job.id), job.stage, arg(5))
+if arg(9) == '' then call('HDEL', job.key, 'sandbox') else call('HSET', job.key, 'sandbox', arg(9)) end
+let_go(job)
+return requeue(job, 'commit', arg(3), arg(4), arg(8))

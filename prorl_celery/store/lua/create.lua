@@ -1,0 +1,55 @@
+--[[ Accept jobs, all or none. A job of the same id and fingerprint is accepted already.
+
+arg 1    id of this operation: a replay answers as the first run did
+arg 2    most jobs not past init
+arg 3    batch_id or ''
+arg 4    group_id or ''
+then 8 for each job: id, fingerprint, priority, broker level, most attempts, tags (JSON or ''), instance_id or '',
+         the request (blob)
+
+Returns {'ok', {1 or 0 for each job: made by this operation}}, {'conflict', id} or {'full', jobs not past init}.
+Writes   job:*, data:*, index:queued:init, queued:*:init, batch:*, queues, seq
+]]
+local op, most, batch, group = arg(1), tonumber(arg(2)), arg(3), arg(4)
+local WIDTH, FIRST = 8, 5
+local fresh, answers = {}, {}
+for i = FIRST, #ARGV - 4, WIDTH do
+  local known = call('HMGET', key('job', arg(i)), 'hash', 'create_op')
+  if not known[1] then
+    fresh[#fresh + 1] = i
+    answers[#answers + 1] = 1
+  elseif known[1] ~= arg(i + 1) then
+    return {'conflict', arg(i)}
+  else
+    answers[#answers + 1] = known[2] == op and 1 or 0
+  end
+end
+local waiting = call('ZCARD', key('index', 'queued', 'init')) + call('ZCARD', key('index', 'running', 'init'))
+if #fresh > 0 and waiting + #fresh > most then return {'full', waiting} end
+for _, i in ipairs(fresh) do
+  local id = arg(i)
+  if call('ZREM', key('expiry'), id) == 1 then
+    -- A job of that id was forgotten before a purge saw it.
+    for _, state in ipairs({'completed', 'failed', 'cancelled', 'timed_out'}) do
+      call('ZREM', key('index', state), id)
+    end
+  end
+  local job = {id = id, key = key('job', id), state = 'queued', stage = 'init', level = arg(i + 3)}
+  job.seq = int(call('INCR', key('seq')))
+  local record = {'hash', arg(i + 1), 'create_op', op, 'state', 'queued', 'stage', 'init', 'fence', '0', 'last', '',
+    'attempt', '1', 'max', arg(i + 4), 'prio', arg(i + 2), 'level', job.level, 'seq', job.seq, 'created', NOW,
+    'since', NOW, 'active', NOW, 'rf', '0', 'log', '0'}
+  local function note(field, value)
+    if value ~= '' then record[#record + 1] = field; record[#record + 1] = value end
+  end
+  note('tags', arg(i + 5))
+  note('iid', arg(i + 6))
+  note('batch', batch)
+  note('group', group)
+  call('HSET', job.key, unpack(record))
+  call('HSET', key('data', id), 'spec', arg(i + 7))
+  call('ZADD', index(job), job.seq, id)
+  if batch ~= '' then call('ZADD', key('batch', batch), job.seq, id) end
+  enqueue(job, 'init')
+end
+return {'ok', answers}

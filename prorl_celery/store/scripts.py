@@ -1,0 +1,61 @@
+"""The Lua scripts of `store/lua`, run as one client command each.
+
+A script's text is `lib.lua` and the script's own file. Redis knows it by its SHA-1; a server that has forgotten it
+(restart, SCRIPT FLUSH) answers NOSCRIPT, and the text is sent once more. Every script may run twice with the same
+arguments: the client's retries are safe.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import redis
+from redis.exceptions import NoScriptError
+
+from prorl_celery.settings import Settings
+from prorl_celery.store.clients import reaching_redis
+
+FOLDER = Path(__file__).parent / "lua"
+
+RESULTS_KEPT = 1_000_000
+"""Most entries of the results stream; older ones are cut."""
+
+Argument = str | int | float | bytes
+
+
+class Scripts:
+    """Runs scripts on one client under one prefix.
+
+    Every script is given the prefix as its only key, then four arguments that come from the settings (lease, result
+    and id lifetimes in milliseconds, entries kept in the results stream), then its own.
+    """
+
+    def __init__(self, client: redis.Redis, settings: Settings) -> None:
+        self._client: Any = client
+        self._head: tuple[Argument, ...] = (
+            1,
+            settings.key_prefix,
+            round(settings.lease_seconds * 1000),
+            round(settings.result_ttl_seconds * 1000),
+            round(max(settings.id_ttl_seconds, settings.result_ttl_seconds) * 1000),
+            RESULTS_KEPT,
+        )
+
+    def run(self, name: str, *arguments: Argument) -> Any:
+        """Run `lua/<name>.lua` and return its reply. Raises `StoreUnavailable`."""
+        sha, text = _script(name)
+        with reaching_redis():
+            try:
+                return self._client.execute_command("EVALSHA", sha, *self._head, *arguments)
+            except NoScriptError:
+                return self._client.execute_command("EVAL", text, *self._head, *arguments)
+
+
+@cache
+def _script(name: str) -> tuple[str, str]:
+    """A script's SHA-1 and text."""
+    text = (FOLDER / "lib.lua").read_text() + (FOLDER / f"{name}.lua").read_text()
+    return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), text
