@@ -8,7 +8,7 @@ from typing import Any
 from prorl_celery.agents.loop import run_agent
 from prorl_celery.errors import BadInstance, HandlerError
 from prorl_celery.jobs.turns import Turn
-from prorl_celery.llm.conversation import ChatConversation, Conversation, TokenConversation
+from prorl_celery.llm.conversation import Conversation, open_conversation
 from prorl_celery.sandbox.base import Sandbox
 from prorl_celery.tools.toolbox import Toolbox
 from tasks.backends import acquire_endpoint
@@ -76,17 +76,17 @@ class RolloutStage(Context):
 
     def _conversation(self, messages: Sequence[Mapping[str, Any]], toolbox: Toolbox) -> Conversation:
         endpoint = acquire_endpoint(self._work)
-        chat = self.job.llm.mode == "chat" or endpoint.kind == "chat"
-        return (ChatConversation if chat else TokenConversation)(
+        return open_conversation(
             endpoint,
             self.job.sampling_params,
-            [dict(message) for message in messages],
+            messages,
             toolbox.schemas,
             self._work.process.models,
             self.cancel,
             self.remaining_seconds,
-            job_id=self.job.job_id,
-            max_context_tokens=self.job.agent.max_context_tokens,
+            self.job.job_id,
+            self.job.agent.max_context_tokens,
+            mode=self.job.llm.mode,
         )
 
     def _record(self, turn: Turn) -> None:

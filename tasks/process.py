@@ -87,8 +87,8 @@ class StageProcess:
         self.listener = Listener(
             blocking_client(settings),
             {
-                keys.cancel_channel: self.beat.cancel,
-                keys.backends_channel: lambda _: self.backends_bell.ring(),
+                keys("cancel"): self.beat.cancel,
+                keys("backends"): lambda _: self.backends_bell.ring(),
             },
         )
         self._started_at = time.time()

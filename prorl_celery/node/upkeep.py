@@ -68,7 +68,7 @@ class Upkeep:
         self._janitor = Janitor(self._store, self._keeper, settings)
         self._probe = Probe(BackendRegistry(client, settings))
         self._leads = False
-        self._wakeups = Wakeups(blocking_client(settings), Keys(settings.key_prefix).cancel_channel)
+        self._wakeups = Wakeups(blocking_client(settings), Keys(settings.key_prefix)("cancel"))
         now = time.monotonic()
         self._duties = [
             Duty(now, "record", RECORD_SECONDS, self.record),
@@ -123,7 +123,7 @@ class Upkeep:
         """Repair what was lost, if this node leads."""
         self._leads = self._store.lead(self._id)
         if self._leads:
-            outcome = self._store.sweep(live_boots=self._nodes.live_boots())
+            outcome = self._store.sweep()
             if outcome.messages or outcome.ended:
                 log.info("sweep: %d published again, %d ended", len(outcome.messages), len(outcome.ended))
             self._publisher.publish_all(outcome.messages)
