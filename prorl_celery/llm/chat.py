@@ -1,0 +1,178 @@
+"""Chat mode: messages in, messages out, through the `openai` client, which is imported only when this is used.
+
+Where the backend gives ids (`return_token_ids`), turns carry them all the same: `prompt_token_ids` and `token_ids` of
+each reply. The server renders the prompt, so it may not begin with what was sampled before (a template that strips
+thinking, text that encodes otherwise): such a turn starts a new segment and says why. Without ids, turns have none.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from prorl_celery.errors import BackendError, ContextOverflow, InternalError
+from prorl_celery.jobs.models import SamplingParams
+from prorl_celery.jobs.turns import ids_array
+from prorl_celery.llm.chat_wire import ChatReply, ChatRequest, chat
+from prorl_celery.llm.endpoint import Endpoint
+from prorl_celery.llm.loop import ModelLoop
+from prorl_celery.llm.reply import Reply, assistant_message, tool_message
+from prorl_celery.llm.sampling import UNKNOWN_VERSION, call_seed, request_id, room_for
+from prorl_celery.llm.template import Message
+from prorl_celery.llm.tool_calls import ToolCall, checked_call, parse_hermes
+from prorl_celery.llm.wire import repeated
+from prorl_celery.sandbox.base import CancelSignal
+
+PROMPT_DRIFT = "prompt_drift"
+"""The server's prompt does not begin with the ids of the turns before it."""
+IDS_MISSING = "ids_missing"
+"""A turn before this one came without ids."""
+
+
+class ChatConversation:
+    """The arguments mean what they mean in `TokenConversation`; the endpoint needs no tokenizer.
+
+    The context's limit can only be kept roughly: what a prompt will count is known from the backend's count of the
+    last turn; the backend's own refusal is the rest.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        sampling: SamplingParams,
+        messages: Sequence[Message],
+        tools_schemas: Sequence[Mapping[str, Any]],
+        model_loop: ModelLoop,
+        cancel: CancelSignal,
+        deadline: Callable[[], float],
+        job_id: str,
+        max_context_tokens: int | None = None,
+    ) -> None:
+        import openai  # noqa: F401 - here and not on the model loop, which it would hold up for half a second
+
+        self._endpoint = endpoint
+        self._sampling = sampling
+        self._tools = list(tools_schemas)
+        self._loop = model_loop
+        self._cancel = cancel
+        self._deadline = deadline
+        self._job_id = job_id
+        self._max_context_tokens = max_context_tokens
+        self._sent = [dict(message) for message in messages]
+        """What the server is sent: its own messages as it gave them, so that it renders them as it sampled them."""
+        self._unrecorded = [dict(message) for message in messages]
+        self._turn = 0
+        self._open = True
+        self._ids = ids_array()
+        self._break: str | None = None
+        self._used_tokens = 0
+
+    def sample(self, *, max_tokens: int | None = None) -> Reply:
+        if not self._open:
+            raise InternalError("a reply was asked for twice, with nothing observed between")
+        wanted = max_tokens or self._sampling.max_tokens
+        room = room_for(wanted, self._used_tokens, self._max_context_tokens, self._endpoint.max_model_len)
+        if room < 1:
+            raise ContextOverflow(f"{self._used_tokens} tokens so far leave no room for a reply")
+        endpoint = self._endpoint
+        request = ChatRequest(
+            messages=self._sent,
+            tools=self._tools,
+            max_tokens=room,
+            sampling=self._sampling,
+            seed=call_seed(self._sampling.seed, self._turn),
+            request_id=request_id(self._job_id, self._turn),
+        )
+        answer = self._loop.call(
+            lambda: repeated(lambda: chat(self._loop, endpoint, request)),
+            cancel=self._cancel,
+            timeout=self._deadline(),
+        )
+        reply = self._reply(answer)
+        self._unrecorded = []
+        self._used_tokens = answer.prompt_tokens + answer.completion_tokens
+        self._turn += 1
+        self._open = False
+        return reply
+
+    def observe(self, observations: Sequence[tuple[ToolCall, str]]) -> list[dict[str, Any]]:
+        added = [tool_message(call, content) for call, content in observations]
+        self._sent.extend({key: value for key, value in message.items() if key != "name"} for message in added)
+        self._open = bool(added)
+        return added
+
+    def move(self, endpoint: Endpoint) -> None:
+        if endpoint.model != self._endpoint.model:
+            raise BackendError(f"{endpoint.url} cannot go on with model {self._endpoint.model}", url=endpoint.url)
+        self._endpoint = endpoint
+
+    def _reply(self, answer: ChatReply) -> Reply:
+        content, reasoning, calls = self._understood(answer)
+        message = assistant_message(content, reasoning, calls)
+        self._sent.append(_as_given(answer, calls))
+        delta, new_segment, split_reason = self._placed(answer)
+        version = UNKNOWN_VERSION if self._endpoint.policy_version is None else self._endpoint.policy_version
+        return Reply(
+            messages=[*self._unrecorded, message],
+            text=content,
+            calls=calls,
+            finish_reason=answer.finish_reason,
+            delta_ids=delta,
+            sampled_ids=answer.ids,
+            logprobs=answer.logprobs,
+            versions=ids_array([version]) * len(answer.ids),
+            new_segment=new_segment,
+            split_reason=split_reason,
+            prompt_tokens=answer.prompt_tokens,
+            completion_tokens=answer.completion_tokens,
+            cached_tokens=answer.cached_tokens,
+            backend=self._endpoint.url,
+            policy_version=self._endpoint.policy_version,
+            llm_s=answer.seconds,
+        )
+
+    def _understood(self, answer: ChatReply) -> tuple[str, str | None, tuple[ToolCall, ...]]:
+        """Text, reasoning and calls: the server's own parsing where it parsed, else ours."""
+        parsed = parse_hermes(answer.content, lambda n: f"c{self._turn:05d}{n:03d}")
+        reasoning = parsed.reasoning if answer.reasoning is None else answer.reasoning
+        if not answer.calls:
+            return parsed.content, reasoning, parsed.calls
+        calls = tuple(
+            checked_call(call_id or f"c{self._turn:05d}{n:03d}", {"name": name, "arguments": arguments}, arguments)
+            for n, (call_id, name, arguments) in enumerate(answer.calls)
+        )
+        return parsed.content, reasoning, calls
+
+    def _placed(self, answer: ChatReply) -> tuple[array[int], bool, str | None]:
+        """Where the turn's ids stand: the prompt's part that is new, whether a segment starts, and why."""
+        first = self._turn == 0
+        if answer.prompt_ids is None:
+            self._break = IDS_MISSING
+            return ids_array(), first, None
+        known, reason = len(self._ids), self._break
+        if reason is None and answer.prompt_ids[:known] != self._ids:
+            reason = PROMPT_DRIFT
+        self._break = None
+        self._ids = answer.prompt_ids + answer.ids
+        if first:
+            return answer.prompt_ids, True, None
+        if reason is not None:
+            return answer.prompt_ids, True, reason
+        return answer.prompt_ids[known:], False, None
+
+
+def _as_given(answer: ChatReply, calls: Sequence[ToolCall]) -> dict[str, Any]:
+    """The assistant message to send back. A call that cannot be read goes back as an object that holds its text:
+    servers parse the arguments before they render them, and refuse the whole conversation otherwise."""
+    message: dict[str, Any] = {"role": "assistant", "content": answer.content}
+    if answer.reasoning is not None:
+        message["reasoning_content"] = answer.reasoning
+    if answer.calls:
+        message["tool_calls"] = [
+            call.to_message()
+            if call.arguments is not None
+            else ToolCall(id=call.id, name=call.name, arguments={"unreadable": call.raw}).to_message()
+            for call in calls
+        ]
+    return message

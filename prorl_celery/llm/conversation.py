@@ -1,0 +1,220 @@
+"""A conversation with a model: sample a reply, observe what its tool calls came to, sample again.
+
+`TokenConversation` speaks ids (token-in/token-out), `ChatConversation` (chat.py) speaks messages; an agent loop sees
+no difference. `open_conversation` picks by the endpoint and the mode that the job wants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from prorl_celery.errors import BackendError, ContextOverflow, InternalError
+from prorl_celery.jobs.models import SamplingParams
+from prorl_celery.jobs.turns import ids_array, logprobs_array
+from prorl_celery.llm.completions import complete
+from prorl_celery.llm.endpoint import Endpoint
+from prorl_celery.llm.loop import ModelLoop
+from prorl_celery.llm.reply import Reply, assistant_message, tool_message
+from prorl_celery.llm.sampling import UNKNOWN_VERSION, call_seed, request_id, room_for
+from prorl_celery.llm.template import Message
+from prorl_celery.llm.tokenizer import load_tokenizer
+from prorl_celery.llm.tool_calls import ToolCall, parse_hermes
+from prorl_celery.llm.trajectory import Trajectory
+from prorl_celery.llm.wire import Sampled, TokenRequest, repeated
+from prorl_celery.sandbox.base import CancelSignal
+
+TOKEN_KINDS = {"vllm": complete}
+"""Kind of backend -> how one call of token mode is made there."""
+
+
+class Conversation(Protocol):
+    """What an agent loop needs of a model."""
+
+    def sample(self, *, max_tokens: int | None = None) -> Reply:
+        """The model's next turn, of at most `max_tokens` tokens (None: what the sampling parameters say).
+
+        Leaves the conversation as it was when it raises, so that it may be called again.
+        Raises: `ContextOverflow` when the prompt leaves no room for a token, `BackendError`, `StageTimeout`, and what
+        the cancel signal raises.
+        """
+        ...
+
+    def observe(self, observations: Sequence[tuple[ToolCall, str]]) -> list[dict[str, Any]]:
+        """Add what the reply's calls came to; the tool messages that this added."""
+        ...
+
+    def move(self, endpoint: Endpoint) -> None:
+        """Go on at another backend of the same model."""
+        ...
+
+
+class TokenConversation:
+    """Token-in/token-out: the prompt is every id so far, never encoded again.
+
+    `deadline()` is how many seconds the stage has left. `messages` are the first ones, in OpenAI's form.
+    Raises when made: `BackendError` for a tokenizer that cannot be loaded or an unknown kind of backend,
+    `BadInstance` when the chat template refuses the messages.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        sampling: SamplingParams,
+        messages: Sequence[Message],
+        tools_schemas: Sequence[Mapping[str, Any]],
+        model_loop: ModelLoop,
+        cancel: CancelSignal,
+        deadline: Callable[[], float],
+        job_id: str,
+        max_context_tokens: int | None = None,
+    ) -> None:
+        if endpoint.kind not in TOKEN_KINDS:
+            raise BackendError(f"backends of kind {endpoint.kind!r} do not speak token ids", url=endpoint.url)
+        if endpoint.tokenizer is None:
+            raise BackendError(f"{endpoint.url} is registered without a tokenizer directory", url=endpoint.url)
+        self._endpoint = endpoint
+        self._sampling = sampling
+        self._loop = model_loop
+        self._cancel = cancel
+        self._deadline = deadline
+        self._job_id = job_id
+        self._max_context_tokens = max_context_tokens
+        self._tokenizer = load_tokenizer(endpoint.tokenizer)
+        self._trajectory = Trajectory(self._tokenizer, tools_schemas)
+        self._trajectory.start(messages)
+        self._messages = [dict(message) for message in messages]
+        self._unrecorded = list(self._messages)
+        self._turn = 0
+        self._split: tuple[bool, str | None] = (True, None)
+        self._begin_turn()
+
+    def sample(self, *, max_tokens: int | None = None) -> Reply:
+        self._open_turn()
+        wanted = max_tokens or self._sampling.max_tokens
+        prompt_tokens = len(self._trajectory.ids) - len(self._trajectory.sampled)
+        room = room_for(wanted, prompt_tokens, self._max_context_tokens, self._endpoint.max_model_len)
+        if room < 1:
+            raise ContextOverflow(f"a prompt of {prompt_tokens} tokens leaves no room for a reply")
+        finish_reason = "abort"
+        while finish_reason == "abort":
+            # An engine that gave up its calls (for new weights, say) answers "abort" and what it has: that stands, and
+            # the turn goes on from there.
+            left = room - len(self._trajectory.sampled)
+            finish_reason = self._call(left) if left > 0 else "length"
+        reply = self._reply(finish_reason, prompt_tokens)
+        self._messages.append(reply.messages[-1])
+        self._unrecorded = []
+        self._turn += 1
+        self._answered = True
+        return reply
+
+    def observe(self, observations: Sequence[tuple[ToolCall, str]]) -> list[dict[str, Any]]:
+        added = [tool_message(call, content) for call, content in observations]
+        self._observed.extend(added)
+        return added
+
+    def move(self, endpoint: Endpoint) -> None:
+        if endpoint.model != self._endpoint.model or endpoint.kind not in TOKEN_KINDS:
+            raise BackendError(f"{endpoint.url} cannot go on with model {self._endpoint.model}", url=endpoint.url)
+        self._endpoint = endpoint
+
+    def _open_turn(self) -> None:
+        """Put what was observed behind the last reply's tokens; nothing when that is done."""
+        if not self._answered:
+            return
+        if not self._observed:
+            raise InternalError("a reply was asked for twice, with nothing observed between")
+        self._messages.extend(self._observed)
+        if self._trajectory.add_messages(self._observed):
+            self._split = (False, None)
+        else:
+            self._trajectory.start(self._messages)
+            self._split = (True, "template")
+        self._begin_turn()
+
+    def _begin_turn(self) -> None:
+        self._answered = False
+        self._observed: list[dict[str, Any]] = []
+        self._logprobs = logprobs_array()
+        self._versions = ids_array()
+        self._calls = 0
+        self._llm_s = 0.0
+        self._cached_tokens: int | None = None
+
+    def _call(self, max_tokens: int) -> str:
+        """One call, its tokens added to the trajectory at once; why it ended."""
+        endpoint = self._endpoint
+        request = TokenRequest(
+            prompt_json=self._trajectory.prompt_json(),
+            prompt_tokens=len(self._trajectory.ids),
+            max_tokens=max_tokens,
+            sampling=self._sampling,
+            seed=call_seed(self._sampling.seed, self._turn, self._calls),
+            request_id=request_id(self._job_id, self._turn),
+            vocab_size=self._tokenizer.vocab_size,
+        )
+        speak = TOKEN_KINDS[endpoint.kind]
+        goes_on = self._calls > 0
+
+        async def call() -> Sampled:
+            return await repeated(lambda: speak(self._loop.session, endpoint, request), pause_first=goes_on)
+
+        sampled = self._loop.call(call, cancel=self._cancel, timeout=self._deadline())
+        self._trajectory.add_sampled(sampled.ids)
+        self._logprobs.extend(sampled.logprobs)
+        version = UNKNOWN_VERSION if endpoint.policy_version is None else endpoint.policy_version
+        self._versions.extend(sampled.versions or ids_array([version]) * len(sampled.ids))
+        self._calls += 1
+        self._llm_s += sampled.seconds
+        self._cached_tokens = sampled.cached_tokens
+        return sampled.finish_reason
+
+    def _reply(self, finish_reason: str, prompt_tokens: int) -> Reply:
+        ids = self._trajectory.sampled
+        text = self._tokenizer.decode_reply(ids)
+        for stop in self._sampling.stop:
+            text = text.split(stop, 1)[0]
+        parsed = parse_hermes(text, lambda n: f"c{self._turn:05d}{n:03d}")
+        message = assistant_message(parsed.content, parsed.reasoning, parsed.calls)
+        return Reply(
+            messages=[*self._unrecorded, message],
+            text=parsed.content,
+            calls=parsed.calls,
+            finish_reason=finish_reason,
+            delta_ids=self._trajectory.delta,
+            sampled_ids=ids,
+            logprobs=self._logprobs,
+            versions=self._versions,
+            new_segment=self._split[0],
+            split_reason=self._split[1],
+            prompt_tokens=prompt_tokens,
+            completion_tokens=len(ids),
+            cached_tokens=self._cached_tokens,
+            backend=self._endpoint.url,
+            policy_version=self._endpoint.policy_version,
+            llm_s=self._llm_s,
+        )
+
+
+def open_conversation(
+    endpoint: Endpoint,
+    sampling: SamplingParams,
+    messages: Sequence[Message],
+    tools_schemas: Sequence[Mapping[str, Any]],
+    model_loop: ModelLoop,
+    cancel: CancelSignal,
+    deadline: Callable[[], float],
+    job_id: str,
+    max_context_tokens: int | None = None,
+    *,
+    mode: str | None = None,
+) -> Conversation:
+    """A conversation in `mode` (`tokens` or `chat`; None: tokens where the endpoint can). Raises as the classes do."""
+    from prorl_celery.llm.chat import ChatConversation  # brings the chat form only where it is spoken
+
+    can_tokens = endpoint.kind in TOKEN_KINDS and endpoint.tokenizer is not None
+    kind: type[TokenConversation | ChatConversation] = TokenConversation
+    if mode == "chat" or (mode is None and not can_tokens):
+        kind = ChatConversation
+    return kind(endpoint, sampling, messages, tools_schemas, model_loop, cancel, deadline, job_id, max_context_tokens)

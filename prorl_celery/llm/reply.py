@@ -1,0 +1,73 @@
+"""What a conversation gives for one model call, and how it becomes a `Turn`."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from prorl_celery.jobs.turns import Turn, ids_array, logprobs_array
+from prorl_celery.llm.tool_calls import ToolCall
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """One assistant turn as sampled. Fields of the same name mean what they mean in `Turn`.
+
+    `messages` are those since the last reply that no turn holds yet (the first time: the whole prompt), the
+    assistant's last. `text` is the assistant's content without reasoning and calls.
+    """
+
+    messages: list[dict[str, Any]]
+    text: str
+    calls: tuple[ToolCall, ...]
+    finish_reason: str
+    delta_ids: array[int] = field(default_factory=ids_array)
+    sampled_ids: array[int] = field(default_factory=ids_array)
+    logprobs: array[float] = field(default_factory=logprobs_array)
+    versions: array[int] = field(default_factory=ids_array)
+    new_segment: bool = False
+    split_reason: str | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int | None = None
+    backend: str | None = None
+    policy_version: int | None = None
+    llm_s: float = 0.0
+
+    def to_turn(self, index: int, observed: Sequence[dict[str, Any]], *, tool_s: float, total_s: float) -> Turn:
+        """This reply and what followed it, as the turn log keeps it."""
+        return Turn(
+            index=index,
+            delta_ids=self.delta_ids,
+            sampled_ids=self.sampled_ids,
+            logprobs=self.logprobs,
+            versions=self.versions,
+            new_segment=self.new_segment,
+            split_reason=self.split_reason,
+            messages=[*self.messages, *observed],
+            llm_s=self.llm_s,
+            tool_s=tool_s,
+            total_s=total_s,
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            backend=self.backend,
+            policy_version=self.policy_version,
+            finish_reason=self.finish_reason,
+        )
+
+
+def assistant_message(content: str | None, reasoning: str | None, calls: Sequence[ToolCall]) -> dict[str, Any]:
+    """An assistant message in OpenAI's form, reasoning apart."""
+    message: dict[str, Any] = {"role": "assistant", "content": content or ""}
+    if reasoning is not None:
+        message["reasoning_content"] = reasoning
+    if calls:
+        message["tool_calls"] = [call.to_message() for call in calls]
+    return message
+
+
+def tool_message(call: ToolCall, content: str) -> dict[str, Any]:
+    """What a call came to, as the model reads it."""
+    return {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": content}

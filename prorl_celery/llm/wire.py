@@ -1,0 +1,234 @@
+"""What every wire form shares: what is asked, what comes back, one POST, and when a POST is repeated.
+
+A call is repeated only while it is certain that nothing was sampled for it: no connection, a connection that ended
+before a reply, 429, or a 5xx. After a 2xx nothing is repeated here, whatever is wrong with it. Time is bounded by the
+caller (`ModelLoop.call`), tries by the constants below.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import random
+from array import array
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import aiohttp
+
+from prorl_celery.errors import BackendError, ContextOverflow
+from prorl_celery.jobs.models import SamplingParams
+from prorl_celery.llm.endpoint import Endpoint
+
+T = TypeVar("T")
+
+FAULT_TRIES = 5
+"""Tries while the backend is away or answers 5xx: about 3 s in all."""
+BUSY_TRIES = 120
+"""Tries while it says that it is busy and when to come again."""
+FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.2, 30.0
+REPLY_BYTES = 1 << 20
+REPLY_BYTES_PER_ID = 256
+"""A sampled token in a reply is its id, its log-probability and its text, escaped: about 40 bytes."""
+_TOO_LONG = ("context length", "max_model_len", "maximum model length", "context_length_exceeded", "context window")
+_EXPLAINED_CHARS = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRequest:
+    """One call of token mode. `prompt_json` is the prompt's ids as JSON numbers between commas."""
+
+    prompt_json: str
+    prompt_tokens: int
+    max_tokens: int
+    sampling: SamplingParams
+    seed: int | None
+    request_id: str
+    vocab_size: int
+    """An id at or above this is nonsense."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """What one call sampled. `versions` is None where the wire does not tell the weights' version."""
+
+    ids: array[int]
+    logprobs: array[float]
+    finish_reason: str
+    seconds: float
+    versions: array[int] | None = None
+    cached_tokens: int | None = None
+
+
+class Busy(Exception):
+    """The backend could not take the call; `wait_seconds` is its own wish, where it said one."""
+
+    def __init__(self, error: BackendError, wait_seconds: float | None = None) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.wait_seconds = wait_seconds
+
+
+async def repeated(attempt: Callable[[], Awaitable[T]], *, pause_first: bool = False) -> T:
+    """`attempt()`, again after a pause for as long as it raises `Busy`. Raises the last try's `BackendError`."""
+    if pause_first:
+        await asyncio.sleep(FIRST_WAIT_SECONDS)
+    faults = waits = 0
+    while True:
+        try:
+            return await attempt()
+        except Busy as busy:
+            if busy.wait_seconds is None:
+                faults += 1
+                pause = FIRST_WAIT_SECONDS * 2 ** (faults - 1) * random.uniform(0.75, 1.25)
+            else:
+                waits += 1
+                pause = busy.wait_seconds * random.uniform(1.0, 1.1) + 0.01
+            if faults >= FAULT_TRIES or waits >= BUSY_TRIES:
+                raise busy.error from busy
+        await asyncio.sleep(min(pause, LONGEST_WAIT_SECONDS))
+
+
+async def post(
+    session: aiohttp.ClientSession, endpoint: Endpoint, path: str, body: bytes, *, request_id: str, limit_bytes: int
+) -> bytes:
+    """One POST; the body of a 2xx reply.
+
+    Raises: `Busy` when it may be repeated, `ContextOverflow` when the backend finds the prompt too long, else
+    `BackendError`.
+    """
+    url = endpoint.base + path
+    headers = {"Content-Type": "application/json", "X-Request-Id": request_id, **endpoint.headers}
+    try:
+        response = await session.post(url, data=body, headers=headers, allow_redirects=False)
+    except (aiohttp.ClientError, OSError) as error:
+        raise Busy(BackendError(f"{url} did not answer: {_named(error)}", url=endpoint.url)) from error
+    async with response:
+        try:
+            data = await _bounded(response, limit_bytes)
+        except (aiohttp.ClientError, OSError) as error:
+            broken = BackendError(f"{url} broke off its reply: {_named(error)}", url=endpoint.url)
+            raise broken from error
+        if data is None:
+            raise BackendError(f"{url} answered more than {limit_bytes} bytes", url=endpoint.url)
+        if not 200 <= response.status < 300:
+            raise refusal(endpoint, path, response.status, response.headers, data)
+        return data
+
+
+async def _bounded(response: aiohttp.ClientResponse, limit_bytes: int) -> bytes | None:
+    """The whole body, or None when it is longer than allowed (the connection is then closed)."""
+    if (response.content_length or 0) > limit_bytes:
+        response.close()
+        return None
+    if response.content_length is not None and "Content-Encoding" not in response.headers:
+        return await response.read()
+    data = bytearray()
+    async for chunk in response.content.iter_any():
+        data += chunk
+        if len(data) > limit_bytes:
+            response.close()
+            return None
+    return bytes(data)
+
+
+def refusal(
+    endpoint: Endpoint, path: str, status: int, headers: Mapping[str, str], data: bytes
+) -> Busy | BackendError | ContextOverflow:
+    """What to raise for a reply that is not 2xx."""
+    text = data[:4096].decode("utf-8", "replace").strip()
+    said = text[:_EXPLAINED_CHARS]
+    error = BackendError(f"{endpoint.base}{path} answered {status}: {said}", url=endpoint.url)
+    if status == 429 or status >= 500:
+        return Busy(error, _retry_after(headers))
+    if status in {400, 413, 422} and any(hint in text.lower() for hint in _TOO_LONG):
+        return ContextOverflow(f"the backend finds the prompt too long: {said}")
+    return error
+
+
+def read_json(endpoint: Endpoint, data: bytes) -> dict[str, Any]:
+    """The reply as a JSON object. Raises `BackendError`, also for an error body sent with 200."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        said = data[:80].decode("utf-8", "replace")
+        raise BackendError(f"{endpoint.base} answered what is not JSON: {said!r}", url=endpoint.url) from error
+    if not isinstance(value, dict):
+        raise BackendError(f"{endpoint.base} answered JSON that is not an object", url=endpoint.url)
+    if value.get("error"):
+        said = json.dumps(value["error"])[:_EXPLAINED_CHARS]
+        raise BackendError(f"{endpoint.base} answered an error with status 200: {said}", url=endpoint.url)
+    return value
+
+
+def only_choice(endpoint: Endpoint, reply: Mapping[str, Any]) -> dict[str, Any]:
+    """The reply's one choice. Raises `BackendError`."""
+    choices = reply.get("choices")
+    if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
+        raise BackendError(f"{endpoint.base} answered without exactly one choice", url=endpoint.url)
+    return choices[0]
+
+
+def finish_reason_of(endpoint: Endpoint, choice: Mapping[str, Any]) -> str:
+    """Why the choice ended. Raises `BackendError` when it does not say."""
+    finish_reason = choice.get("finish_reason")
+    if not isinstance(finish_reason, str) or not finish_reason:
+        raise BackendError(f"{endpoint.base} answered no finish reason", url=endpoint.url)
+    return finish_reason
+
+
+def cached_tokens(reply: Mapping[str, Any]) -> int | None:
+    """How many of the prompt's tokens came from the prefix cache, where the backend tells."""
+    usage = reply.get("usage")
+    details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    return cached if isinstance(cached, int) else None
+
+
+def checked_ids(endpoint: Endpoint, values: Any, vocab_size: int | None, what: str) -> array[int]:
+    """A list of token ids as int32. Raises `BackendError` for anything else."""
+    if not isinstance(values, list):
+        raise BackendError(f"{endpoint.base} answered no {what}", url=endpoint.url)
+    try:
+        ids = array("i", values)
+    except (TypeError, OverflowError) as error:
+        raise BackendError(f"{endpoint.base} answered {what} that are not token ids", url=endpoint.url) from error
+    if ids and (min(ids) < 0 or (vocab_size is not None and max(ids) >= vocab_size)):
+        raise BackendError(f"{endpoint.base} answered {what} outside the vocabulary", url=endpoint.url)
+    return ids
+
+
+def checked_logprobs(endpoint: Endpoint, values: Any, count: int) -> array[float]:
+    """One log-probability per sampled id, as float32. Raises `BackendError` for wrong lengths and NaN."""
+    if not isinstance(values, list):
+        raise BackendError(f"{endpoint.base} answered no log-probabilities", url=endpoint.url)
+    if len(values) != count:
+        raise BackendError(
+            f"{endpoint.base} answered {count} ids and {len(values)} log-probabilities", url=endpoint.url
+        )
+    try:
+        logprobs = array("f", values)
+    except (TypeError, OverflowError) as error:
+        raise BackendError(
+            f"{endpoint.base} answered log-probabilities that are not numbers", url=endpoint.url
+        ) from error
+    if not all(math.isfinite(value) and value <= 0.001 for value in logprobs):
+        raise BackendError(
+            f"{endpoint.base} answered log-probabilities that are none (NaN, infinite or above 0)", url=endpoint.url
+        )
+    return logprobs
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds; a date in its place is treated as a plain fault."""
+    try:
+        seconds = float(headers.get("Retry-After", ""))
+    except ValueError:
+        return None
+    return min(seconds, LONGEST_WAIT_SECONDS) if seconds >= 0 and math.isfinite(seconds) else None
+
+
+def _named(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
