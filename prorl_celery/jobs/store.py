@@ -204,7 +204,7 @@ class JobStore(ResultReader):
         worked_s: float,
         waited_s: float = 0.0,
     ) -> Message | None:
-        """An attempt failed. Returns the next attempt's message where the error is retryable and one is left. Else None:
+        """An attempt failed. Returns the next one's message where one is left and the error is retryable; else None:
         the job has ended as `failed` (`timed_out`, `cancelled` for errors of that kind). Eval is repeated alone.
 
         Raises: `FenceLost`.

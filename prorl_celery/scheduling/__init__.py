@@ -1,0 +1,1 @@
+"""Who gets what: inference backends for jobs, nodes for sandboxes."""

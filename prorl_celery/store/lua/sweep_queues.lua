@@ -1,7 +1,7 @@
 --[[ Find jobs whose message was lost, and jobs that wait for a node that is gone.
 
 A message is lost when it was published over arg 2 ago and its lane (queue and level) has passed it by over arg 2 ago, or
-the broker's list has been found empty twice running. Of each lane `passed` remembers: `<lane>` the highest order of
+the broker's list has been found empty for a while. Of each lane `passed` remembers: `<lane>` the highest order of
 publishing claimed, `<lane>:snap` what that was at `<lane>:at`, `<lane>:old` a snapshot over arg 2 old, `<lane>:empty` when
 the list was found empty.
 
@@ -15,6 +15,8 @@ Writes  queued:*, passed, queues, seq, job:<id>; for a node that is gone what se
 local most, patience, separator = tonumber(arg(1)), tonumber(arg(2)), arg(3)
 local messages = {}
 local passed = key('passed')
+-- A worker that has just emptied the list may be about to claim what it took.
+local EMPTY_FOR = math.min(patience, 1000)
 
 local function broker_list(queue, level)
   return level == '0' and queue or queue .. separator .. level
@@ -61,7 +63,7 @@ local function find_lost(queue, level)
       call('HSET', passed, lane .. ':empty', NOW)
       empty = NOW
     end
-    if tonumber(empty) < now then suspects = call('ZRANGE', queued, 0, most - 1) end
+    if tonumber(empty) <= now - EMPTY_FOR then suspects = call('ZRANGE', queued, 0, most - 1) end
   elseif empty then
     call('HDEL', passed, lane .. ':empty')
   end

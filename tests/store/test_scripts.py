@@ -1,0 +1,63 @@
+import re
+from pathlib import Path
+
+import pytest
+import redis
+from redis_fixtures import complete, submit, to_rollout
+
+from prorl_celery.errors import StoreUnavailable
+from prorl_celery.jobs.store import JobStore
+from prorl_celery.settings import Settings
+from prorl_celery.store.clients import script_client
+from prorl_celery.store.scripts import FOLDER, Scripts
+
+SCRIPTS = sorted(path for path in FOLDER.glob("*.lua") if path.name != "lib.lua")
+
+
+def test_a_server_that_forgot_the_scripts_is_sent_them_again(redis_store: JobStore, redis_client: redis.Redis) -> None:
+    submit(redis_store, "a")
+    redis_client.script_flush()
+    submit(redis_store, "b")
+    assert redis_store.counts()["queued"] == 2
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_every_script_says_what_it_is_given_and_gives(path: Path) -> None:
+    head = path.read_text().split("]]")[0]
+    assert head.startswith("--[[")
+    assert "Returns" in head
+    assert "Writes" in head
+    body = path.read_text().split("]]", 1)[1]
+    used = {int(number) for number in re.findall(r"\barg\((\d+)\)", body)}
+    described = {
+        int(number) for line in re.findall(r"^arg ([\d, ]+)", head, re.M) for number in re.findall(r"\d+", line)
+    }
+    assert used <= described
+
+
+def test_every_key_of_a_jobs_life_has_a_documented_form(redis_store: JobStore, redis_client: redis.Redis) -> None:
+    complete(redis_store, "a")
+    to_rollout(redis_store, "b")
+    submit(redis_store, "c")
+    redis_store.sweep()
+    redis_store.lead("p")
+    assert [key for key in redis_client.keys("*") if not redis_store.keys.known(key.decode())] == []
+
+
+def test_redis_away_is_store_unavailable(tmp_path: Path) -> None:
+    settings = Settings(redis_url=f"unix://{tmp_path}/nothing.sock")
+    client = script_client(settings)
+    with pytest.raises(StoreUnavailable, match="did not answer"):
+        Scripts(client, settings).run("lead", "p", 1000)
+    with pytest.raises(StoreUnavailable):
+        JobStore(client, settings).counts()
+
+
+def test_a_full_redis_is_store_unavailable_and_writes_nothing(redis_store: JobStore, redis_client: redis.Redis) -> None:
+    redis_client.config_set("maxmemory", "1")
+    try:
+        with pytest.raises(StoreUnavailable, match="takes no writes"):
+            submit(redis_store)
+    finally:
+        redis_client.config_set("maxmemory", "0")
+    assert redis_client.dbsize() == 0
