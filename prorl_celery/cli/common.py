@@ -64,9 +64,9 @@ def service_options(function: Function) -> Function:
     return url(token(function))
 
 
-def connect(url: str | None, token: str | None) -> Api:
-    """The API that the options name. Raises `ApiError`, `SettingsError`."""
-    return Api(service_url(url), token)
+def connect(url: str | None, token: str | None, *, patience: float = 0.0) -> Api:
+    """The API that the options name. Raises `SettingsError`."""
+    return Api(service_url(url), token, patience=patience)
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

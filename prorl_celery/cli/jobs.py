@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from prorl_celery.cli.api import ApiError
 from prorl_celery.cli.common import connect, json_option, service_options
 from prorl_celery.cli.output import print_json, print_table, seconds
+from prorl_celery.errors import ApiError
 
 STATES = ("queued", "running", "completed", "failed", "cancelled", "timed_out")
 
@@ -56,10 +56,10 @@ def show(job_id: str, url: str | None, token: str | None, as_json: bool, wait: b
     """Show a job: its status and, once it has ended, its trajectory. With --json, the result with all
     token ids.
     """
-    api = connect(url, token)
+    api = connect(url, token, patience=60.0 if wait else 0.0)
     status = api.get("v1", "jobs", job_id)
     while wait and status["state"] in {"queued", "running"}:
-        status = api.get("v1", "jobs", job_id, wait=30, patience=60.0)
+        status = api.get("v1", "jobs", job_id, wait=30)
     result = _result(api, job_id, tokens=as_json)
     if as_json:
         print_json(result or status)

@@ -19,9 +19,9 @@ from prorl_celery.node.pause import pause
 @click.option("--every", type=click.FloatRange(0.2), default=2.0, show_default=True, help="Seconds, with --watch.")
 def status(url: str | None, token: str | None, as_json: bool, watch: bool, every: float) -> None:
     """Show queues, slots, jobs, nodes and backends."""
-    api = connect(url, token)
+    api = connect(url, token, patience=30.0 if watch else 0.0)
     while True:
-        told = api.get("v1", "status", patience=30.0 if watch else 0.0)
+        told = api.get("v1", "status")
         if watch and is_terminal():
             click.clear()
         if as_json:

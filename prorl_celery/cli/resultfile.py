@@ -1,0 +1,61 @@
+"""The file that results are written to, one JSON line each, and which jobs it has already."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+
+class ResultFile:
+    """Appends results; survives being killed: half a line at the end is cut off when it is opened again.
+
+    Beside it, `FILE.cursor` says up to where the service's stream of results has been read into it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._cursor = path.with_name(path.name + ".cursor")
+        self.results: list[dict[str, Any]] = []
+        """What the file had: per result, all but the trajectory."""
+
+    def __enter__(self) -> Self:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self.path.open("ab+")
+        self._file.seek(0)
+        whole = 0
+        for line in self._file:
+            if not line.endswith(b"\n"):
+                break
+            whole += len(line)
+            self.results.append(without_trajectory(json.loads(line)))
+        self._file.truncate(whole)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    @property
+    def cursor(self) -> str | None:
+        """Where to read on in the stream of results; None is from its beginning."""
+        return self._cursor.read_text().strip() or None if self._cursor.exists() else None
+
+    def append(self, result: dict[str, Any]) -> None:
+        """Write one result."""
+        self._file.write(json.dumps(result, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
+
+    def flush(self, cursor: str | None) -> None:
+        """See what was appended into the file, then note `cursor`."""
+        self._file.flush()
+        if cursor is not None:
+            temporary = self._cursor.with_name(self._cursor.name + ".new")
+            temporary.write_text(cursor)
+            temporary.replace(self._cursor)
+
+
+def without_trajectory(result: dict[str, Any]) -> dict[str, Any]:
+    """A result's facts: what may be kept of every one."""
+    return {name: value for name, value in result.items() if name not in {"messages", "segments", "artifacts"}}
