@@ -7,7 +7,7 @@ import asyncio
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,29 +72,40 @@ BASH = {
 }
 
 
-def make_tokenizer(directory: Path, *, template: str = CHATML, special_flags: bool = True) -> Path:
-    """A tokenizer directory. Without `special_flags` the tool and think marks are added tokens that are not special,
-    as in Qwen's own files."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
+def make_tokenizer(
+    directory: Path,
+    *,
+    template: str = CHATML,
+    specials: Sequence[str] = SPECIALS,
+    eos: str = "<|im_end|>",
+    bos: str | None = None,
+    flags: bool = True,
+    sentencepiece: str | None = None,
+) -> Path:
+    """A tokenizer directory. Without `flags` the marks without a bar are added tokens that are not special, as in
+    Qwen's own files. `sentencepiece` is a Metaspace `prepend_scheme` for a tokenizer of that kind."""
+    tokenizer = Tokenizer(models.BPE(byte_fallback=sentencepiece is not None))
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    if sentencepiece is None:
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=sentencepiece, split=False)
+        tokenizer.decoder = decoders.Metaspace(prepend_scheme=sentencepiece, split=False)
+        alphabet = [chr(code) for code in range(32, 127)] + ["\n"]
     trainer = trainers.BpeTrainer(
-        vocab_size=400,
-        special_tokens=SPECIALS,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
+        vocab_size=400, special_tokens=list(specials), initial_alphabet=alphabet, show_progress=False
     )
     tokenizer.train_from_iterator(CORPUS * 4, trainer)
     data = json.loads(tokenizer.to_str())
-    if not special_flags:
+    if not flags:
         for token in data["added_tokens"]:
             token["special"] = "|" in token["content"]
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "tokenizer.json").write_text(json.dumps(data), "utf-8")
-    (directory / "tokenizer_config.json").write_text(
-        json.dumps({"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "chat_template": template}), "utf-8"
-    )
-    (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 0]}), "utf-8")
+    config = {"eos_token": eos, "bos_token": bos, "pad_token": {"content": specials[0]}, "chat_template": template}
+    (directory / "tokenizer_config.json").write_text(json.dumps(config), "utf-8")
+    (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": [specials.index(eos), 0]}), "utf-8")
     return directory
 
 

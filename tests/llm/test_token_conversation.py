@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from llm_stub import BASH, Signal, Stub, completion
+from llm_stub import BASH, Signal, Stub, completion, make_tokenizer
+from llm_templates import HIDING
 
-from prorl_celery.errors import BackendError, ContextOverflow
+from prorl_celery.errors import BackendError, ContextOverflow, InternalError
 from prorl_celery.jobs.models import SamplingParams
 from prorl_celery.llm.conversation import TokenConversation
 from prorl_celery.llm.endpoint import Endpoint
@@ -233,3 +234,24 @@ def test_a_backend_without_a_tokenizer_or_of_an_unknown_kind_is_refused(make: Ma
     for change in ({"tokenizer": None}, {"kind": "chat"}, {"tokenizer": str(tmp_path / "none")}):
         with pytest.raises(BackendError):
             make(endpoint=change)
+
+
+def test_a_template_that_keeps_no_prefix_splits_the_trajectory_and_says_why(
+    make: Make, stub: Stub, tokenizer_dir: Path, tmp_path: Path
+) -> None:
+    directory = make_tokenizer(tmp_path, template=HIDING)
+    stub.answer = lambda body: completion(ids_of(tokenizer_dir, f"{CALL}<|im_end|>"))
+    conversation = make(endpoint={"tokenizer": str(directory)})
+    reply = conversation.sample()
+    conversation.observe([(reply.calls[0], "out")])
+    second = conversation.sample()
+    assert (second.new_segment, second.split_reason) == (True, "template")
+    assert list(second.delta_ids) == stub.bodies[1]["prompt"]
+
+
+def test_a_second_reply_with_nothing_observed_between_is_a_bug_that_is_told(make: Make, stub: Stub) -> None:
+    stub.answer = lambda body: completion([5, 2])
+    conversation = make()
+    conversation.sample()
+    with pytest.raises(InternalError):
+        conversation.sample()
