@@ -20,7 +20,7 @@ _TOOL_NAME = re.compile(r'"function":\s*\{\s*"name":\s*"([^"]+)"')
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of the template: who speaks, and the ids of what is said."""
+    """One turn of the template: who speaks, and the ids of the whole turn, its head included."""
 
     role: str
     ids: array[int]
@@ -55,7 +55,8 @@ class Conversation:
         return _tool_names(system)
 
     def _text(self, message: Message) -> str:
-        return self._tokenizer.decode_again(message.ids)
+        text = self._tokenizer.decode_again(message.ids)
+        return text.removeprefix(f"{message.role}\n")
 
 
 @lru_cache(maxsize=256)
@@ -77,13 +78,12 @@ def _split(tokenizer: ScriptedTokenizer, ids: array[int]) -> list[Message]:
             at = ids.index(end, opened)
         except ValueError:
             break  # the turn that is asked for
-        role, length = _role(tokenizer, ids, opened)
-        messages.append(Message(role, ids[opened + length : at]))
+        messages.append(Message(_role(tokenizer, ids, opened), ids[opened:at]))
     return messages or [Message("user", ids)]
 
 
-def _role(tokenizer: ScriptedTokenizer, ids: array[int], at: int) -> tuple[str, int]:
-    for role, head in tokenizer.role_heads.items():
-        if ids[at : at + len(head)] == head:
-            return role, len(head)
-    return "unknown", 0
+def _role(tokenizer: ScriptedTokenizer, ids: array[int], at: int) -> str:
+    for role, name in tokenizer.role_ids.items():
+        if ids[at : at + len(name)] == name:
+            return role
+    return "unknown"

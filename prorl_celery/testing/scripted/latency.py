@@ -21,7 +21,7 @@ def make_latency(spec: str, seed: int = 0) -> Latency:
                 return lambda tokens: draw.lognormvariate(mu, sigma)
             case "tokens", [each] if each >= 0:
                 return lambda tokens: tokens * each
-            case _, [] if float(name) >= 0:
+            case _, [] if 0 <= float(name) < math.inf:
                 fixed = float(name)
                 return lambda tokens: fixed
     except ValueError:

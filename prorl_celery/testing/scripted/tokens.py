@@ -47,8 +47,8 @@ class ScriptedTokenizer:
         self.end_id = self._special(TURN_END)
         self.token_texts = [self.decode([i]) for i in range(self.vocabulary_size)]
         """What each id reads as by itself; bytes that are no text read as U+FFFD."""
-        self.role_heads = {role: array("i", self.encode(role + "\n")) for role in ROLES}
-        """The ids that follow a turn's start, by role."""
+        self.role_ids = {role: array("i", self.encode(role)) for role in ROLES}
+        """The ids that follow a turn's start, by role. The newline after it may be one token with what follows."""
         self._decode_cached = lru_cache(maxsize=2048)(self._decode_bytes)
 
     def encode(self, text: str) -> list[int]:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from prorl_celery.testing.scripted.engine import Call, Engine, Generation
-from prorl_celery.testing.scripted.tokens import ScriptedTokenizer
+from prorl_celery.testing.scripted.tokens import ROLES, ScriptedTokenizer
 
 OWNER = "prorl scripted backend (test double)"
 COMPLETION_TOKENS = 16  # the OpenAI default of /v1/completions, which vLLM keeps
@@ -96,6 +96,8 @@ def chat_ids(body: Mapping[str, Any], tokenizer: ScriptedTokenizer) -> list[int]
     messages, tools = body.get("messages"), body.get("tools")
     if not isinstance(messages, list) or not messages or not all(isinstance(m, dict) for m in messages):
         raise Refused(400, "messages must be a list of at least one message", "messages")
+    if unknown := {str(m.get("role")) for m in messages} - {*ROLES, "tool"}:
+        raise Refused(400, f"unknown role: {', '.join(sorted(unknown))}", "messages")
     try:
         text = tokenizer.render(messages, tools, add_generation_prompt=body.get("add_generation_prompt", True))
     except ValueError as error:
