@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 import redis
-from redis_fixtures import claim, complete, snapshot, submit, to_eval, to_rollout
+from redis_fixtures import claim, complete, request, snapshot, submit, to_eval, to_rollout
 
 from prorl_celery.errors import FenceLost, JobNotFound, TooLarge
 from prorl_celery.jobs.claims import Claim
@@ -145,8 +145,6 @@ def test_pages_come_newest_first_and_meet_without_gaps(store: JobStore) -> None:
 
 
 def test_a_batchs_jobs_can_be_listed(store: JobStore) -> None:
-    from redis_fixtures import request
-
     store.create([request("x"), request("y")], batch_id="step1")
     submit(store, "z")
     assert [status.job_id for status in store.list(batch_id="step1").statuses] == ["y", "x"]

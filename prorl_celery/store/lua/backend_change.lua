@@ -3,7 +3,7 @@
 arg 1  url
 arg 2  fields to set (JSON object); not the model, not the weight
 arg 3  errors to add
-arg 4  id of this operation: a replay adds none
+arg 4  id of this operation: a replay changes nothing
 
 Returns the record (JSON), or false when there is no such backend.
 Writes  backends, heap:<model>
@@ -12,10 +12,11 @@ local url = arg(1)
 local text = call('HGET', key('backends'), url)
 if not text then return false end
 local record = cjson.decode(text)
+if record.op == arg(4) then return text end
 local was_up = record.state == 'up'
 for field, value in pairs(cjson.decode(arg(2))) do record[field] = value end
 if record.state == 'up' then record.removing = nil end
-if record.op ~= arg(4) then record.errors = (record.errors or 0) + tonumber(arg(3)) end
+record.errors = (record.errors or 0) + tonumber(arg(3))
 record.op = arg(4)
 text = cjson.encode(record)
 call('HSET', key('backends'), url, text)

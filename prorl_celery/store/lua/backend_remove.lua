@@ -17,6 +17,7 @@ if arg(2) == 'now' or call('SCARD', key('assigned', url)) == 0 then
   call('DEL', key('assigned', url))
   return 1
 end
+if record.removing then return 0 end
 record.state, record.removing = 'draining', true
 call('HSET', key('backends'), url, cjson.encode(record))
 return 0

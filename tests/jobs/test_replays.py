@@ -1,0 +1,135 @@
+"""Every script is sent twice in a row, as a client does whose reply was lost; the keyspace must not notice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import redis
+from redis_fixtures import claim, request, snapshot, submit, to_eval, to_rollout
+
+from prorl_celery.jobs.models import JobError
+from prorl_celery.jobs.store import JobStore
+from prorl_celery.jobs.turns import Turn
+from prorl_celery.scheduling.backends import Backend, BackendRegistry
+from prorl_celery.scheduling.nodes import NodeRegistry
+from prorl_celery.settings import Settings
+from prorl_celery.store import scripts
+from prorl_celery.store.scripts import FOLDER
+
+OWN_REPLY = {"sweep_leases", "sweep_queues", "purge", "backend_remove"}
+"""Scripts whose second reply says that nothing was left to do."""
+
+RENEWS = {"heartbeat": "prorl:leases", "node_beat": "prorl:nodes:seen"}
+"""Scripts whose purpose is to move a time, and the key that holds it."""
+
+
+class Twice:
+    """A client that sends every script twice, and compares replies and keyspaces."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self.client = client
+        self.seen: set[str] = set()
+        self.names = {scripts._script(path.stem)[0]: path.stem for path in FOLDER.glob("*.lua")}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.client, name)
+
+    def execute_command(self, *args: Any) -> Any:
+        reply = self.client.execute_command(*args)
+        if args[0] != "EVALSHA":
+            return reply
+        name = self.names[args[1]]
+        self.seen.add(name)
+        before = snapshot(self.client)
+        again = self.client.execute_command(*args)
+        after = snapshot(self.client)
+        for keyspace in (before, after):
+            if name in RENEWS and RENEWS[name] in keyspace:
+                keyspace[RENEWS[name]] = sorted(keyspace[RENEWS[name]])
+        assert after == before, name
+        assert again == reply or name in OWN_REPLY, name
+        return reply
+
+
+@pytest.fixture
+def twice(either_client: redis.Redis) -> Twice:
+    # Redis must know the scripts, or the first of the two would be an EVAL.
+    for path in FOLDER.glob("*.lua"):
+        if path.stem != "lib":
+            either_client.script_load(scripts._script(path.stem)[1])
+    return Twice(either_client)
+
+
+def test_every_script_may_run_twice(twice: Twice, either_client: redis.Redis) -> None:
+    settings = Settings(node="n1")
+    store: Any = JobStore(twice, settings)  # type: ignore[arg-type]
+    backends = BackendRegistry(twice, settings)  # type: ignore[arg-type]
+    nodes = NodeRegistry(twice, settings)  # type: ignore[arg-type]
+    failure = JobError(kind="sandbox", stage="rollout", message="m", retryable=True)
+
+    nodes.beat({"node": "n1", "boot": "b1", "room": 1})
+    assert nodes.nodes()[0]["room"] == 1
+    for url in ("http://one", "http://two"):
+        backends.put(Backend(url=url, model="m", gives_ids=True))
+    backends.change("http://one", policy_version=2, more_errors=1)
+    assert store.lead("p")
+
+    rollout = to_rollout(store, "whole")
+    store.heartbeat([("whole", rollout.fence)])
+    assert backends.acquire("whole", rollout.fence, model="m", mode="tokens")
+    store.append_turn(rollout, Turn(index=0))
+    store.append_turn(rollout, Turn(index=1))
+    rollout = claim(store, store.hand_back(rollout, waited_s=1.0))
+    store.append_turn(rollout, Turn(index=0))
+    evaluation = claim(store, store.commit(rollout, {}, next_stage="eval", queue="eval", worked_s=1, waited_s=2))
+    evaluation = claim(store, store.fail(evaluation, failure, worked_s=1, waited_s=1))
+    store.finish(
+        evaluation, state="completed", finish_reason="stop", reward=1, artifacts={"a": 1}, worked_s=1, waited_s=1
+    )
+
+    rollout = to_rollout(store, "fails", max_attempts=2)
+    backends.acquire("fails", rollout.fence, model="m", mode="tokens")
+    store.fail(claim(store, store.fail(rollout, failure, worked_s=1)), failure, worked_s=1)
+
+    submit(store, "queued")
+    assert store.cancel("queued") == "ended"
+    rollout = to_rollout(store, "running")
+    assert store.cancel("running") == "requested"
+    store.fail(rollout, failure, worked_s=1)
+    rollout = to_rollout(store, "cancelled")
+    store.cancel("cancelled")
+    store.finish(rollout, state="completed", finish_reason="stop", worked_s=1)
+
+    to_eval(store, "lost")
+    to_rollout(store, "gone", max_attempts=1)
+    submit(store, "unheard")
+    either_client.zadd("prorl:leases", dict.fromkeys(either_client.zrange("prorl:leases", 0, -1), 1))
+    store.sweep()
+    for job in ("lost", "unheard"):
+        either_client.hset(f"prorl:job:{job}", "published", 1)
+    for field in either_client.hkeys("prorl:passed"):
+        if field.endswith((b":at", b":empty")):
+            either_client.hset("prorl:passed", field, 1)
+    assert {message.job_id for message in store.sweep().messages} == {"lost", "unheard"}
+
+    either_client.zadd("prorl:expiry", {"whole": 1})
+    assert store.sweep().purged == 1
+    rollout = to_rollout(store, "holds")
+    held = backends.acquire("holds", rollout.fence, model="m", mode=None)
+    assert held is not None
+    backends.remove(held.url, "drain")
+    store.finish(rollout, state="failed", finish_reason="error", worked_s=0)
+    for backend in backends.list():
+        backends.remove(backend.url, "now")
+    nodes.remove("n1", "b1")
+    store.create([request("many1"), request("many2")], batch_id="b", group_id="g")
+    assert twice.seen == {path.stem for path in FOLDER.glob("*.lua")} - {"lib"}
+
+
+def test_a_commit_whose_reply_came_late_is_the_same_message_even_when_the_next_stage_runs(store: JobStore) -> None:
+    init = claim(store, submit(store))
+    message = store.commit(init, {}, next_stage="rollout", queue="rollout", worked_s=1)
+    rollout = claim(store, message)
+    assert store.commit(init, {}, next_stage="rollout", queue="rollout", worked_s=1) == message
+    store.append_turn(rollout, Turn(index=0))
