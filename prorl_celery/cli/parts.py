@@ -40,8 +40,8 @@ def worker(stages: str, **flags: Any) -> None:
     from prorl_celery.node.supervisor import Supervisor
 
     asked = [name.strip() for name in stages.split(",") if name.strip()]
-    if not asked or (unknown := set(asked) - set(STAGES)):
-        raise SettingsError(f"--stages takes some of {', '.join(STAGES)}, not {', '.join(sorted(unknown)) or 'none'}")
+    if not asked or not set(asked) <= set(STAGES):
+        raise SettingsError(f"--stages takes some of {', '.join(STAGES)}, not {stages!r}")
     settings, _ = settings_with(**flags)
     logging.basicConfig(level=logging.INFO, format="prorl: %(message)s", stream=sys.stderr)
     place = private_directory(private_directory(settings.run_dir) / settings.node)

@@ -100,9 +100,7 @@ def launch(
         raise InternalError(f"cannot fork {name}: this process has {threads} threads")
     parent = os.getpid()
     stdin_read, stdin_write = (
-        os.pipe()
-        if isinstance(start, Command) and start.holds_stdin
-        else (os.open(os.devnull, os.O_RDONLY), None)
+        os.pipe() if isinstance(start, Command) and start.holds_stdin else (os.open(os.devnull, os.O_RDONLY), None)
     )
     output = _open_log(log) if log is not None else None
     sys.stdout.flush()

@@ -39,9 +39,6 @@ def name_process(name: str) -> None:
 
 
 def _call(option: int, argument: int) -> None:
-    if (
-        _LIBC.prctl(option, ctypes.c_ulong(argument), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
-        != 0
-    ):
+    if _LIBC.prctl(option, ctypes.c_ulong(argument), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))

@@ -275,9 +275,7 @@ class Supervisor:
         return max(0.0, min([d - time.monotonic() for d in deadlines], default=LONGEST_POLL_S))
 
     def _waits_for_time(self, slot: _Slot) -> bool:
-        return (
-            slot.child is None and not slot.done and all(self._slots[name].ready for name in slot.unit.after)
-        )
+        return slot.child is None and not slot.done and all(self._slots[name].ready for name in slot.unit.after)
 
 
 def _run_probe(probe: Callable[[], bool]) -> int:

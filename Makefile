@@ -1,0 +1,44 @@
+# make demo: a service of its own runs 20 HumanEval problems x 4 samples, shows figures, and leaves nothing running.
+# make test: the quick tests and those that run the whole service.
+
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: demo demo-real test test-full lint bench requirements clean
+
+demo: $(INSTALLED)
+	$(BIN)/prorl demo
+
+demo-real: $(INSTALLED)
+	$(BIN)/prorl demo-real
+
+test: $(INSTALLED)
+	$(BIN)/python -P -m pytest -m "not slow"
+
+test-full: $(INSTALLED)
+	$(BIN)/python -P -m pytest
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(INSTALLED)
+	$(BIN)/prorl bench
+
+requirements: $(INSTALLED)
+	(echo "# The pinned set that is tested. Generated: make requirements"; \
+	$(BIN)/pip-compile --quiet --extra dev --strip-extras --no-header --no-annotate --no-emit-index-url \
+	  --no-emit-find-links --output-file - pyproject.toml | grep -vE '^(#|-e|prorl-celery|$$)') > requirements.new
+	mv requirements.new requirements.txt
+
+clean:
+	rm -rf $(VENV) out .prorl
+
+$(INSTALLED): pyproject.toml requirements.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	touch $@

@@ -1,0 +1,114 @@
+"""Submitting many jobs: bounded in flight, patient, each result written once."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prorl_celery.cli.resultfile import ResultFile
+from prorl_celery.cli.submission import Submission
+from prorl_celery.errors import ApiError
+
+
+class Service:
+    """A service in memory: every job ends when the results are next asked for."""
+
+    def __init__(self) -> None:
+        self.results: list[dict[str, Any]] = []
+        self.running: list[str] = []
+        self.most_running = 0
+        self.posts = 0
+        self.full_for = 0
+        self.stream_is_cut = False
+
+    def with_patience(self, patience: float) -> "Service":
+        return self
+
+    def post(self, *path: str, body: Any) -> Any:
+        self.posts += 1
+        if self.full_for:
+            self.full_for -= 1
+            raise ApiError("full", status=429)
+        ended = {result["job_id"] for result in self.results}
+        statuses = []
+        for job in body["jobs"]:
+            done = job["job_id"] in ended
+            if not done:
+                self.running.append(job["job_id"])
+            statuses.append({"job_id": job["job_id"], "state": "completed" if done else "queued"})
+        self.most_running = max(self.most_running, len(self.running))
+        return {"jobs": statuses}
+
+    def get(self, *path: str, after: str | None = None, limit: int = 100, **query: Any) -> Any:
+        if path[-1] == "result":
+            return next(result for result in self.results if result["job_id"] == path[2])
+        if path[1] == "jobs":
+            ended = {result["job_id"] for result in self.results}
+            return {"job_id": path[2], "state": "completed" if path[2] in ended else "running"}
+        self.results += [{"job_id": job_id, "state": "completed"} for job_id in self.running]
+        self.running.clear()
+        start = int((after or "0-0").partition("-")[0])
+        page = [] if self.stream_is_cut else self.results[start : start + limit]
+        return {"results": page, "next": f"{start + len(page)}-0" if page else None, "truncated": False}
+
+
+def jobs(count: int) -> Iterator[dict[str, Any]]:
+    for number in range(count):
+        yield {"job_id": f"g:{number}", "tags": {"submit": "r"}}
+
+
+def run(service: Service, path: Path, count: int, inflight: int = 1000) -> list[str]:
+    with ResultFile(path) as out:
+        found = Submission(service, out, jobs(count), inflight=inflight).run()  # type: ignore[arg-type]
+        return [result["job_id"] for result in found if result is not None]
+
+
+def written(path: Path) -> list[str]:
+    return [json.loads(line)["job_id"] for line in path.read_text().splitlines()]
+
+
+def test_every_result_is_written_once(tmp_path: Path) -> None:
+    service = Service()
+    found = run(service, tmp_path / "out.jsonl", 350)
+    assert sorted(found) == sorted(job["job_id"] for job in jobs(350))
+    assert written(tmp_path / "out.jsonl") == found
+
+
+def test_no_more_than_the_limit_is_in_flight(tmp_path: Path) -> None:
+    service = Service()
+    assert len(run(service, tmp_path / "out.jsonl", 95, inflight=10)) == 95
+    assert service.most_running <= 10
+
+
+def test_a_second_run_submits_only_what_is_missing(tmp_path: Path) -> None:
+    service = Service()
+    run(service, tmp_path / "out.jsonl", 100)
+    posts = service.posts
+    assert run(service, tmp_path / "out.jsonl", 100) == []
+    assert service.posts == posts
+    assert len(run(service, tmp_path / "out.jsonl", 130)) == 30
+
+
+def test_a_lost_result_file_is_filled_again_from_the_service(tmp_path: Path) -> None:
+    service = Service()
+    run(service, tmp_path / "out.jsonl", 60)
+    (tmp_path / "out.jsonl").unlink()
+    assert len(run(service, tmp_path / "out.jsonl", 60)) == 60
+
+
+def test_a_full_service_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prorl_celery.cli.submission.HOLD_S", 0.01)
+    service = Service()
+    service.full_for = 3
+    assert len(run(service, tmp_path / "out.jsonl", 5)) == 5
+
+
+def test_jobs_are_asked_for_one_by_one_when_the_stream_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prorl_celery.cli.submission.DOUBT_S", 0.01)
+    service = Service()
+    service.stream_is_cut = True
+    assert len(run(service, tmp_path / "out.jsonl", 45)) == 45
