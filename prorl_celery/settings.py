@@ -186,7 +186,7 @@ class Settings:
 
 def variable_of(f: Any) -> str:
     """The environment variable of a field of `Settings`."""
-    return f.metadata["env"] or PREFIX + f.name.upper()
+    return str(f.metadata["env"] or PREFIX + f.name.upper())
 
 
 def _parse(kind: str, text: str, minimum: float | None) -> Any:

@@ -91,7 +91,7 @@ def _run(work: Work, stage: Stage) -> Message | None:
         raise
     except Stopping:
         work.clock.stop()
-        return work.process.store.give_back(work.claim, **work.times())
+        return work.process.store.hand_back(work.claim, **work.times())
     except StageError as error:
         failure = error
     except StoreError as error:  # a blob over its limit
@@ -105,7 +105,7 @@ def _run(work: Work, stage: Stage) -> Message | None:
         failure = work.signal.reason
         if isinstance(failure, Stopping):
             work.clock.stop()
-            return work.process.store.give_back(work.claim, **work.times())
+            return work.process.store.hand_back(work.claim, **work.times())
     work.clock.stop()
     return work.process.store.fail(
         work.claim, job_error(failure, stage), finish_reason=finish_reason_of(failure), **work.times()

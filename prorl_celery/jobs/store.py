@@ -219,12 +219,13 @@ class JobStore(ResultReader):
         )  # fmt: skip
         return None if reply == b"ended" else self._message_or_fenced(reply, claim, "fail")
 
-    def hand_back(self, claim: Claim, *, waited_s: float) -> Message:
-        """Give the job back to its queue, uncharged, under a new fence.
+    def hand_back(self, claim: Claim, *, worked_s: float = 0.0, waited_s: float) -> Message:
+        """Give the job back, uncharged, under a new fence: init and eval to their queue, rollout to init, since what was
+        begun in its sandbox cannot be begun again there.
 
         Raises: `FenceLost` (also when a cancel came first: the job has then ended as cancelled).
         """
-        reply = self._run("hand_back", claim.job_id, claim.fence, _ms(waited_s))
+        reply = self._run("hand_back", claim.job_id, claim.fence, _ms(worked_s), _ms(waited_s))
         return self._message_or_fenced(reply, claim, "hand back")
 
     def cancel(self, job_id: str) -> CancelOutcome:
@@ -245,6 +246,10 @@ class JobStore(ResultReader):
         lost = self._run("sweep_queues", SWEEP_JOBS, _ms(self._settings.republish_after_seconds), BROKER_SEPARATOR)
         purged = self._run("purge", SWEEP_JOBS)
         return SweepOutcome([_message(parts) for parts in lapsed + lost], [job.decode() for job in ended], purged)
+
+    def resign(self, process_id: str) -> None:
+        """Give the lead up, so that another process sweeps at once."""
+        self._run("resign", process_id)
 
     def lead(self, process_id: str) -> bool:
         """Whether this process is the one that sweeps. Ask before every sweep: asking keeps the lead."""

@@ -42,7 +42,7 @@ class Janitor:
             self._strays.clear()
             return
         live = self._store.live_on(self._node)
-        strays = [s for s in sandboxes if s["age_s"] >= YOUNG_SECONDS and live.get(s["job_id"]) != s["attempt"]]
+        strays = [s for s in sandboxes if s["age_s"] >= YOUNG_SECONDS and not _wanted(s, live.get(s["job_id"]))]
         now = time.monotonic()
         self._strays = {s["sandbox_id"]: self._strays.get(s["sandbox_id"], now) for s in strays}
         for stray in strays:
@@ -63,3 +63,15 @@ class Janitor:
             self._keeper.stop(name)
         except SandboxError as error:
             log.error("sandbox %s would not end: %s", name, error)
+
+
+def _wanted(sandbox: dict[str, Any], job: tuple[int, str | None] | None) -> bool:
+    """Whether a live job may still use this sandbox. The one that its record names it may; beside that, or before there
+    is one, those that its present attempt made.
+    """
+    if job is None:
+        return False
+    attempt, committed = job
+    if sandbox["sandbox_id"] == committed:
+        return True
+    return bool((committed is None or sandbox["purpose"] == "eval") and sandbox["attempt"] == attempt)

@@ -16,6 +16,7 @@ from prorl_celery.settings import Settings
 from prorl_celery.store.scripts import Scripts
 
 NODE_TTL_SECONDS = 10.0
+TTL_MS = round(NODE_TTL_SECONDS * 1000)
 
 
 class NodeRegistry:
@@ -27,12 +28,30 @@ class NodeRegistry:
     def beat(self, record: Mapping[str, Any]) -> None:
         """Say that a node is alive, and how it is: `node`, `boot`, and what operators see (slots, room...)."""
         member = _member(record["node"], record["boot"])
-        self._run("node_beat", member, json.dumps(record), round(NODE_TTL_SECONDS * 1000))
+        self._run("node_beat", member, json.dumps(record), TTL_MS)
+
+    def beat_process(self, node: str, boot: str, record: Mapping[str, Any]) -> None:
+        """Say that a stage process of a node is at work: `name`, `stage`, `pid`, `slots`, `busy`, `handlers`."""
+        self._run("process_beat", _member(node, boot), record["name"], json.dumps(record), TTL_MS)
+
+    def forget_process(self, node: str, boot: str, name: str) -> None:
+        """Say that a stage process has stopped."""
+        self._run("process_beat", _member(node, boot), name, "", TTL_MS)
 
     def nodes(self) -> list[dict[str, Any]]:
-        """The records of the nodes that are alive, by name."""
-        records = [json.loads(text) for text in self._run("nodes") if text]
-        return sorted(records, key=lambda record: (record["node"], record["boot"]))
+        """The records of the nodes that are alive, by name; each with its live `processes`, the `busy` slots by stage
+        and the `handlers` that they know.
+        """
+        found = []
+        for record, *processes in self._run("nodes"):
+            node = json.loads(record)
+            node["processes"] = sorted((json.loads(text) for text in processes), key=lambda p: str(p["name"]))
+            node["busy"] = {}
+            for process in node["processes"]:
+                node["busy"][process["stage"]] = node["busy"].get(process["stage"], 0) + process["busy"]
+            node["handlers"] = sorted({name for process in node["processes"] for name in process["handlers"]})
+            found.append(node)
+        return sorted(found, key=lambda node: (node["node"], node["boot"]))
 
     def remove(self, node: str, boot: str) -> None:
         """Say that a node has stopped: what waits for it need not wait for its silence."""

@@ -26,6 +26,7 @@ one Redis, which the broker asks for anyway (no Redis Cluster). Times are intege
     heap:<model>            zset     urls that may be given to jobs of a model; score: live jobs / weight
     assigned:<url>          set      live jobs that a backend is assigned to; its size is the assigned count
     nodes                   hash     "<node> <boot>" -> record (JSON)
+    processes:<node> <boot> hash     stage process -> when its word lapses, and its record (JSON); expires
     nodes:seen              zset     "<node> <boot>"; score: when the record lapses
     leader                  string   the process that sweeps; expires
 
@@ -80,7 +81,7 @@ FORMS = tuple(
         r"index:(completed|failed|cancelled|timed_out|(queued|running):(init|rollout|eval))",
         r"batch:[A-Za-z0-9._:-]+",
         r"queued:[0369]:.+",
-        r"(on|heap|assigned):.+",
+        r"(on|heap|assigned|processes):.+",
         r"leases|cancels|queues|passed|seq|expiry|results|results:trimmed|backends|nodes|nodes:seen|leader",
     )
 )

@@ -34,7 +34,7 @@ def test_a_finished_job_has_one_result_with_what_its_worker_said(store: JobStore
     counts = store.counts()
     assert counts["completed"] == 1
     assert counts["running"] == counts["queued"] == counts["eval"] == 0
-    assert store.live_on("n1") == set()
+    assert store.live_on("n1") == {}
     assert store.heartbeat([("a", 3)]).lost == {"a"}
 
 
@@ -115,12 +115,14 @@ def test_a_failure_of_the_jobs_own_ends_it(store: JobStore, kind: ErrorKind, sta
 def test_a_job_handed_back_is_not_charged(store: JobStore) -> None:
     rollout = to_rollout(store)
     message = store.hand_back(rollout, waited_s=30.0)
-    assert (message.stage, message.queue, message.fence) == ("rollout", "rollout", rollout.fence)
+    assert (message.stage, message.queue, message.fence) == ("init", "init", rollout.fence)
     status = store.status("a")
     assert (status.state, status.attempt) == ("queued", 1)
     assert status.timing["rollout"].queued >= 30.0
     again = claim(store, message)
-    assert again.init == {"ready": True}
+    assert again.init is None
+    assert store.hand_back(again, worked_s=2.0, waited_s=0.0).stage == "init"
+    assert store.status("a").attempt == 1
 
 
 def test_a_queued_job_is_cancelled_at_once_and_its_message_claims_nothing(store: JobStore) -> None:

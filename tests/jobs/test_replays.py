@@ -20,7 +20,7 @@ from prorl_celery.store.scripts import FOLDER
 OWN_REPLY = {"sweep_leases", "sweep_queues", "purge", "backend_remove"}
 """Scripts whose second reply says that nothing was left to do."""
 
-RENEWS = {"heartbeat": "prorl:leases", "node_beat": "prorl:nodes:seen"}
+RENEWS = {"heartbeat": "prorl:leases", "node_beat": "prorl:nodes:seen", "process_beat": "prorl:processes:n1 b1"}
 """Scripts whose purpose is to move a time, and the key that holds it."""
 
 
@@ -69,10 +69,14 @@ def test_every_script_may_run_twice(twice: Twice, either_client: redis.Redis) ->
     failure = JobError(kind="sandbox", stage="rollout", message="m", retryable=True)
 
     nodes.beat({"node": "n1", "boot": "b1", "room": 1})
+    nodes.beat_process("n1", "b1", {"name": "init-0", "stage": "init", "busy": 0, "handlers": []})
     assert nodes.nodes()[0]["room"] == 1
+    nodes.forget_process("n1", "b1", "init-0")
     for url in ("http://one", "http://two"):
         backends.put(Backend(url=url, model="m", gives_ids=True))
     backends.change("http://one", policy_version=2, more_errors=1)
+    assert store.lead("q")
+    store.resign("q")
     assert store.lead("p")
 
     rollout = to_rollout(store, "whole")
@@ -80,7 +84,8 @@ def test_every_script_may_run_twice(twice: Twice, either_client: redis.Redis) ->
     assert backends.acquire("whole", rollout.fence, model="m", mode="tokens")
     store.append_turn(rollout, Turn(index=0))
     store.append_turn(rollout, Turn(index=1))
-    rollout = claim(store, store.hand_back(rollout, waited_s=1.0))
+    init = claim(store, store.hand_back(claim(store, store.hand_back(rollout, waited_s=1.0)), waited_s=1.0))
+    rollout = claim(store, store.commit(init, {}, next_stage="rollout", queue="rollout", worked_s=1))
     store.append_turn(rollout, Turn(index=0))
     evaluation = claim(store, store.commit(rollout, {}, next_stage="eval", queue="eval", worked_s=1, waited_s=2))
     evaluation = claim(store, store.fail(evaluation, failure, worked_s=1, waited_s=1))

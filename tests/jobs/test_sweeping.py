@@ -186,7 +186,7 @@ def test_jobs_that_wait_for_a_dead_node_start_over_uncharged(store: JobStore, ei
     nodes.remove("n1", "b1")
     again = store.sweep().messages
     assert [(m.stage, m.queue) for m in again] == [("init", "init")]
-    assert store.live_on("n1") == set()
+    assert store.live_on("n1") == {}
     assert claim(store, again[0]).attempt == 1
     assert store.claim("rollout", "a", message.fence, node="n1", process="p", op="o") is None
     assert either_client.exists("rollout.n1.b1\x06\x163") == 0

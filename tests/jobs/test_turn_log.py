@@ -163,8 +163,9 @@ def test_a_new_claim_of_rollout_begins_its_own_log(store: JobStore) -> None:
     rollout = to_rollout(store)
     store.append_turn(rollout, CONVERSATION[0])
     store.append_turn(rollout, CONVERSATION[1])
-    again = claim(store, store.hand_back(rollout, waited_s=0))
+    init = claim(store, store.hand_back(rollout, waited_s=0))
     assert store.turns("a") == []
+    again = claim(store, store.commit(init, {}, next_stage="rollout", queue="rollout", worked_s=0))
     store.append_turn(again, CONVERSATION[0])
     assert store.turns("a") == CONVERSATION[:1]
 

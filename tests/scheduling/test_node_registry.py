@@ -29,3 +29,24 @@ def test_room_elsewhere_is_room_on_another_node(either_client: redis.Redis) -> N
     assert nodes.other_has_room("n2")
     nodes.beat({"node": "n2", "boot": "b", "room": 0})
     assert not nodes.other_has_room("n1")
+
+
+def test_a_node_tells_of_its_live_processes_and_their_busy_slots(either_client: redis.Redis) -> None:
+    nodes = NodeRegistry(either_client, Settings())
+    nodes.beat({"node": "n1", "boot": "b"})
+    for name, stage, busy in (("rollout-1", "rollout", 2), ("rollout-0", "rollout", 3), ("eval-0", "eval", 1)):
+        nodes.beat_process("n1", "b", {"name": name, "stage": stage, "busy": busy, "handlers": ["code"]})
+    nodes.beat_process("n1", "another boot", {"name": "old", "stage": "init", "busy": 9, "handlers": []})
+    (node,) = nodes.nodes()
+    assert [process["name"] for process in node["processes"]] == ["eval-0", "rollout-0", "rollout-1"]
+    assert node["busy"] == {"rollout": 5, "eval": 1}
+    assert node["handlers"] == ["code"]
+    nodes.forget_process("n1", "b", "rollout-1")
+    assert nodes.nodes()[0]["busy"] == {"rollout": 3, "eval": 1}
+
+
+def test_a_silent_process_is_gone_while_its_node_lives(either_client: redis.Redis) -> None:
+    nodes = NodeRegistry(either_client, Settings())
+    nodes.beat({"node": "n1", "boot": "b"})
+    either_client.hset("prorl:processes:n1 b", "init-0", '1 {"name": "init-0", "stage": "init", "busy": 0}')
+    assert nodes.nodes()[0]["processes"] == []

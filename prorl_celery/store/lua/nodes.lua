@@ -1,8 +1,15 @@
---[[ The nodes that are alive.
+--[[ The nodes that are alive, and their processes that are.
 
-Returns their records (JSON).
+Returns for each node {record (JSON), records of its processes (JSON) ...}
 Writes  nothing
 ]]
-local alive = call('ZRANGEBYSCORE', key('nodes', 'seen'), '(' .. NOW, '+inf')
-if #alive == 0 then return {} end
-return call('HMGET', key('nodes'), unpack(alive))
+local nodes = {}
+for _, member in ipairs(call('ZRANGEBYSCORE', key('nodes', 'seen'), '(' .. NOW, '+inf')) do
+  local node = {call('HGET', key('nodes'), member)}
+  for _, value in ipairs(call('HVALS', key('processes', member))) do
+    local believed, record = string.match(value, '^(%d+) (.*)$')
+    if tonumber(believed) > now then node[#node + 1] = record end
+  end
+  if node[1] then nodes[#nodes + 1] = node end
+end
+return nodes
