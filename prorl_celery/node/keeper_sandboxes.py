@@ -1,0 +1,215 @@
+"""The keeper's sandboxes: started, named, timed, ended."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any
+
+from prorl_celery.errors import SandboxError, SandboxUnavailable
+from prorl_celery.node.keeper_admission import Admissions
+from prorl_celery.node.keeper_loop import Loop, Timer
+from prorl_celery.node.keeper_process import SandboxProcess
+from prorl_celery.node.keeper_work import ChildWork
+from prorl_celery.sandbox import local, singularity
+from prorl_celery.sandbox.base import SandboxHandle, SandboxSpec
+from prorl_celery.sandbox.bubblewrap import Bubblewrap
+from prorl_celery.sandbox.launch import Launch, check_spec, choose_kind, sandbox_user
+from prorl_celery.sandbox.share import shared_directory
+from prorl_celery.settings import Settings
+
+STUCK_KILLS = 5
+"""A sandbox still there after this many kills, a second apart, counts as leaked (and is killed on)."""
+
+
+class Entry:
+    """One sandbox, from the moment its start began until all of it is gone."""
+
+    def __init__(self, sandbox_id: str, spec: SandboxSpec, kind: str, nonce: str) -> None:
+        self.sandbox_id = sandbox_id
+        self.spec = spec
+        self.kind = kind
+        self.nonce = nonce
+        self.started_at = time.monotonic()
+        self.process: SandboxProcess | None = None
+        self.work: ChildWork | None = None
+        self.launch: Launch | None = None
+        self.ending = False
+        self.lifetime: Timer | None = None
+        self.when_gone: list[Callable[[], None]] = []
+        self.handle: SandboxHandle | None = None
+
+    def listed(self) -> dict[str, Any]:
+        """As `KeeperClient.list` gives it."""
+        return {
+            "sandbox_id": self.sandbox_id,
+            "job_id": self.spec.job_id,
+            "attempt": self.spec.attempt,
+            "purpose": self.spec.purpose,
+            "kind": self.kind,
+            "pid": self.process.pid if self.process else None,
+            "age_s": round(time.monotonic() - self.started_at, 3),
+        }
+
+
+Started = Callable[[Entry, SandboxError | None], None]
+
+
+class Sandboxes:
+    """All of this keeper's."""
+
+    def __init__(self, settings: Settings, boot: str, loop: Loop, admissions: Admissions) -> None:
+        self._settings = settings
+        self._boot = boot
+        self._loop = loop
+        self._admissions = admissions
+        self._numbers = itertools.count(1)
+        self._entries: dict[str, Entry] = {}
+        self._bubblewrap: Bubblewrap | SandboxUnavailable | None = None
+        self._singularity: singularity.Singularity | None = None
+        self.starts = 0
+        self.stops = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def rollout_live(self) -> int:
+        """Sandboxes that count against the admission limit."""
+        return sum(entry.spec.purpose == "rollout" for entry in self._entries.values())
+
+    @property
+    def leaked(self) -> int:
+        """Sandboxes that would not end."""
+        return sum(e.process is not None and e.process.kills > STUCK_KILLS for e in self._entries.values())
+
+    def get(self, sandbox_id: str) -> Entry | None:
+        """A live sandbox; None when it is gone or going."""
+        entry = self._entries.get(sandbox_id)
+        return None if entry is None or entry.ending or entry.process is None else entry
+
+    def entries(self) -> list[Entry]:
+        """Oldest first."""
+        return list(self._entries.values())
+
+    def start(self, spec: SandboxSpec, admission: str | None, started: Started) -> Entry:
+        """Begin a start; `started` is called when its terminal is there, or with what went wrong.
+
+        Raises: `SandboxError`, `SandboxUnavailable` when it cannot even begin; then nothing is left.
+        """
+        check_spec(spec)
+        kind = choose_kind(spec, self._settings, has_singularity=lambda: singularity.command() is not None)
+        entry = Entry(f"s{next(self._numbers)}-{secrets.token_hex(3)}", spec, kind, secrets.token_hex(6))
+        self._entries[entry.sandbox_id] = entry
+        if spec.purpose == "rollout":
+            self._admissions.use(admission, entry.sandbox_id)
+        self.starts += 1
+        try:
+            if kind == "singularity":
+                self._start_instance(entry, started)
+            else:
+                self._run(entry, self._launch(entry))
+                self._loop.after(0.0, lambda: started(entry, None))
+        except SandboxError:
+            self._gone(entry)
+            raise
+        entry.lifetime = self._loop.after(spec.lifetime_seconds, lambda: self.stop(entry.sandbox_id))
+        return entry
+
+    def stop(self, sandbox_id: str, when_gone: Callable[[], None] | None = None) -> None:
+        """End a sandbox; `when_gone` is called when it is, at once if it is gone already."""
+        entry = self._entries.get(sandbox_id)
+        if entry is None:
+            if when_gone is not None:
+                when_gone()
+            return
+        if when_gone is not None:
+            entry.when_gone.append(when_gone)
+        if entry.ending:
+            return
+        entry.ending = True
+        self.stops += 1
+        # A start that is still in its child ends when the child does: killing it could orphan half an instance.
+        if entry.process is not None:
+            entry.process.kill()
+
+    def close(self) -> None:
+        """End all, without waiting: the process is about to exit, and what is left dies with it."""
+        for entry in self.entries():
+            self.stop(entry.sandbox_id)
+            if entry.launch is not None and entry.kind == "local":
+                local.discard(entry.launch)
+        if self._singularity is not None:
+            self._singularity.close()
+
+    def _launch(self, entry: Entry) -> Launch:
+        if entry.kind == "local":
+            return local.local_launch(entry.spec, nonce=entry.nonce, user=sandbox_user(self._settings))
+        return self.bubblewrap().launch(entry.spec, nonce=entry.nonce)
+
+    def bubblewrap(self) -> Bubblewrap:
+        """Made, and tried out, at the first call. Raises `SandboxUnavailable`, then at every later call."""
+        if self._bubblewrap is None:
+            try:
+                user = sandbox_user(self._settings)
+                self._bubblewrap = Bubblewrap(self._settings, user, shared_directory(self._settings, user))
+            except SandboxUnavailable as error:
+                self._bubblewrap = error
+        if isinstance(self._bubblewrap, SandboxUnavailable):
+            raise self._bubblewrap
+        return self._bubblewrap
+
+    def _start_instance(self, entry: Entry, started: Started) -> None:
+        if self._singularity is None:
+            user = sandbox_user(self._settings)
+            self._singularity = singularity.Singularity(user, shared_directory(self._settings, user), self._boot)
+        container = self._singularity
+        name = container.instance_name(entry.sandbox_id)
+
+        def done(pid: Any, error: SandboxError | None) -> None:
+            entry.work = None
+            if error is None:
+                try:
+                    inner = os.pidfd_open(pid)
+                    self._run(entry, container.launch(entry.spec, name, nonce=entry.nonce), inner)
+                except ProcessLookupError:
+                    error = SandboxError(f"the instance {name} ended at once")
+                except SandboxError as failed:
+                    error = failed
+            if error is not None:
+                started(entry, error)
+                self._gone(entry)
+            elif entry.ending and entry.process is not None:
+                entry.process.kill()
+            else:
+                started(entry, None)
+
+        entry.when_gone.append(lambda: container.forget(name))
+        entry.work = ChildWork(
+            lambda: container.start_instance(entry.spec, name), self._loop, done, timeout=singularity.START_SECONDS
+        )
+
+    def _run(self, entry: Entry, launch: Launch, inner_pidfd: int | None = None) -> None:
+        entry.launch = launch
+        entry.handle = SandboxHandle(
+            sandbox_id=entry.sandbox_id,
+            kind=entry.kind,
+            node=self._settings.node,
+            boot=self._boot,
+            workdir=launch.workdir,
+        )
+        entry.process = SandboxProcess(launch, self._loop, lambda: self._gone(entry), inner_pidfd=inner_pidfd)
+
+    def _gone(self, entry: Entry) -> None:
+        if self._entries.pop(entry.sandbox_id, None) is None:
+            return
+        if entry.lifetime is not None:
+            entry.lifetime.cancel()
+        if entry.launch is not None and entry.kind == "local":
+            local.discard(entry.launch)
+        self._admissions.sandbox_gone(entry.sandbox_id)
+        for call in entry.when_gone:
+            call()

@@ -1,0 +1,220 @@
+"""The keeper's side of the wire: requests in, answers out, and what the end of a connection means."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from prorl_celery.errors import KeeperLost, SandboxError
+from prorl_celery.node.keeper_admission import Admissions
+from prorl_celery.node.keeper_loop import Loop
+from prorl_celery.node.keeper_sandboxes import Entry, Sandboxes
+from prorl_celery.sandbox import wire
+from prorl_celery.sandbox.base import SandboxSpec
+from prorl_celery.settings import Settings
+
+log = logging.getLogger(__name__)
+
+PAGE = 200
+"""Sandboxes in one packet of a listing."""
+BACKLOG = 1024
+LONGEST_ADMISSION_SECONDS = 3600.0
+
+
+class Connection:
+    """One client. Holds its admission and, until it says `keep`, the sandbox that it started."""
+
+    def __init__(self, service: Service, channel: socket.socket) -> None:
+        self._service = service
+        self._channel = channel
+        self.admission: str | None = None
+        self.starting: str | None = None
+        self.open = True
+        service.loop.watch(channel.fileno(), self._readable)
+
+    def send(self, message: dict[str, Any], descriptors: tuple[int, ...] = ()) -> None:
+        """Answer; a client that does not read its answers, or has gone, is dropped."""
+        if not self.open:
+            return
+        try:
+            wire.send(self._channel, message, descriptors)
+        except OSError:
+            self.close()
+
+    def fail(self, error: SandboxError) -> None:
+        """Answer with an error."""
+        self.send({"ok": False, "error": type(error).__name__, "message": str(error)})
+
+    def close(self) -> None:
+        """Drop the client and what it holds."""
+        if not self.open:
+            return
+        self.open = False
+        self._service.loop.unwatch(self._channel.fileno())
+        self._channel.close()
+        if self.starting is not None:
+            self._service.sandboxes.stop(self.starting)
+        if self.admission is not None:
+            self._service.admissions.give_back(self.admission)
+
+    def _readable(self) -> None:
+        try:
+            message, descriptors = wire.receive(self._channel)
+        except BlockingIOError:
+            return
+        except OSError:
+            self.close()
+            return
+        except ValueError as error:
+            self.fail(SandboxError(f"a bad request: {error}"))
+            return
+        wire.close_all(descriptors)  # no request carries any
+        if message is None:
+            self.close()
+            return
+        try:
+            self._service.serve(self, message)
+        except SandboxError as error:
+            self.fail(error)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            self.fail(SandboxError(f"a bad request: {type(error).__name__}: {error}"))
+
+
+class Service:
+    """Listens, and serves every request without waiting for anything."""
+
+    def __init__(self, settings: Settings, boot: str, loop: Loop) -> None:
+        self.settings = settings
+        self.boot = boot
+        self.loop = loop
+        self.admissions = Admissions(settings.rollout_slots + settings.init_ahead, loop)
+        self.sandboxes = Sandboxes(settings, boot, loop, self.admissions)
+        self.attaches = 0
+        self._operations: dict[str, Callable[[Connection, dict[str, Any]], None]] = {
+            "status": self._status,
+            "list": self._list,
+            "admit": self._admit,
+            "start": self._start,
+            "keep": self._keep,
+            "attach": self._attach,
+            "stop": self._stop,
+        }
+        self._path = wire.keeper_socket(settings)
+        self._listener = _listen(self._path)
+        loop.watch(self._listener.fileno(), self._accept)
+
+    def close(self) -> None:
+        """Stop listening and end every sandbox."""
+        self.loop.unwatch(self._listener.fileno())
+        self._listener.close()
+        self._path.unlink(missing_ok=True)
+        self.sandboxes.close()
+
+    def serve(self, connection: Connection, message: dict[str, Any]) -> None:
+        """One request. Raises `SandboxError`, and what a malformed request leads to."""
+        operation = self._operations.get(message["op"])
+        if operation is None:
+            raise SandboxError(f"the keeper knows no {message['op']!r}")
+        operation(connection, message)
+
+    def _accept(self) -> None:
+        try:
+            channel, _ = self._listener.accept()
+        except OSError as error:  # out of descriptors, or the client has gone
+            log.warning("a connection could not be taken: %s", error)
+            return
+        channel.setblocking(False)
+        Connection(self, channel)
+
+    def _status(self, connection: Connection, message: dict[str, Any]) -> None:
+        connection.send(
+            {
+                "ok": True,
+                "boot": self.boot,
+                "pid": os.getpid(),
+                "live": len(self.sandboxes),
+                "rollout_live": self.sandboxes.rollout_live,
+                "admitted": self.admissions.admitted,
+                "waiting": self.admissions.waiting,
+                "room": self.admissions.room,
+                "starts": self.sandboxes.starts,
+                "attaches": self.attaches,
+                "stops": self.sandboxes.stops,
+                "leaked": self.sandboxes.leaked,
+            }
+        )
+
+    def _list(self, connection: Connection, message: dict[str, Any]) -> None:
+        after = int(message.get("after", 0))
+        entries = self.sandboxes.entries()
+        page = [entry.listed() for entry in entries[after : after + PAGE]]
+        connection.send({"ok": True, "sandboxes": page, "more": after + PAGE < len(entries)})
+
+    def _admit(self, connection: Connection, message: dict[str, Any]) -> None:
+        if connection.admission is not None:
+            raise SandboxError("this connection holds an admission already")
+        timeout = min(float(message["timeout"]), LONGEST_ADMISSION_SECONDS)
+
+        def answer(admission: str, admitted: bool) -> None:
+            connection.admission = admission if admitted else None
+            connection.send({"ok": True, "admitted": admitted, "admission": admission})
+
+        admission = self.admissions.ask(timeout, answer)
+        if connection.open and connection.admission is None:
+            connection.admission = admission
+        elif not connection.open:
+            self.admissions.give_back(admission)
+
+    def _start(self, connection: Connection, message: dict[str, Any]) -> None:
+        if connection.starting is not None:
+            raise SandboxError("this connection is starting a sandbox already")
+        spec = SandboxSpec(**message["spec"])
+
+        def started(entry: Entry, error: SandboxError | None) -> None:
+            if error is not None:
+                connection.starting = None
+                connection.fail(error)
+            else:
+                self._give(connection, entry)
+
+        entry = self.sandboxes.start(spec, message.get("admission"), started)
+        connection.starting = entry.sandbox_id
+
+    def _keep(self, connection: Connection, message: dict[str, Any]) -> None:
+        connection.starting = None
+
+    def _attach(self, connection: Connection, message: dict[str, Any]) -> None:
+        if message["boot"] != self.boot:
+            raise KeeperLost("the keeper that held this sandbox is gone, and the sandbox with it")
+        entry = self.sandboxes.get(message["sandbox_id"])
+        if entry is None:
+            raise SandboxError(f"the sandbox {message['sandbox_id']} is gone")
+        self.attaches += 1
+        self._give(connection, entry)
+
+    def _give(self, connection: Connection, entry: Entry) -> None:
+        process, handle = entry.process, entry.handle
+        if process is None or handle is None or not process.alive:
+            connection.fail(SandboxError("the sandbox ended while it started"))
+            return
+        connection.send(
+            {"ok": True, "handle": handle.to_json(), "nonce": entry.nonce},
+            (process.pty, process.control.fileno()),
+        )
+
+    def _stop(self, connection: Connection, message: dict[str, Any]) -> None:
+        self.sandboxes.stop(str(message["sandbox_id"]), lambda: connection.send({"ok": True}))
+
+
+def _listen(path: Path) -> socket.socket:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.parent.chmod(0o700)
+    path.unlink(missing_ok=True)
+    listener = wire.new_socket()
+    listener.bind(str(path))
+    listener.listen(BACKLOG)
+    return listener

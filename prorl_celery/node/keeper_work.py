@@ -1,0 +1,104 @@
+"""Work of the keeper's that takes long, done in a forked child whose end is an event."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from prorl_celery.errors import SandboxError
+from prorl_celery.node.keeper_loop import Loop
+
+OUTPUT_BYTES = 64 << 10
+RESULT = b"\n\x1eresult "
+
+
+class ChildWork:
+    """Runs a function in a child; calls `done(result, error)` when the child has ended.
+
+    The function returns JSON; what it prints is the error's text when it fails. Forking without exec is safe here: the
+    keeper has one thread.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[], Any],
+        loop: Loop,
+        done: Callable[[Any, SandboxError | None], None],
+        *,
+        timeout: float,
+    ) -> None:
+        self._loop = loop
+        self._done = done
+        self._said = bytearray()
+        read, write = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _child(function, write)
+        os.close(write)
+        os.set_blocking(read, False)
+        self._pipe = read
+        self._pidfd = os.pidfd_open(self.pid)
+        loop.watch(self._pidfd, self._ended)
+        loop.watch(read, self._read)
+        self._timer = loop.after(timeout, self.kill)
+
+    def kill(self) -> None:
+        """End the child and what it started; `done` is called when it has gone."""
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._pipe, OUTPUT_BYTES)
+        except BlockingIOError:
+            return
+        self._said += data
+        del self._said[:-OUTPUT_BYTES]
+        if not data:
+            self._loop.unwatch(self._pipe)
+
+    def _ended(self) -> None:
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        if pid == 0:
+            return
+        self._read()
+        self._timer.cancel()
+        self._loop.unwatch(self._pidfd)
+        self._loop.unwatch(self._pipe)
+        os.close(self._pidfd)
+        os.close(self._pipe)
+        said, found, result = bytes(self._said).rpartition(RESULT)
+        if status == 0 and found:
+            self._done(json.loads(result), None)
+            return
+        text = " ".join((said or bytes(self._said)).decode("utf-8", "replace").split())
+        cause = "was killed" if os.WIFSIGNALED(status) else "failed"
+        self._done(None, SandboxError(f"starting the sandbox {cause}: {text[-2000:]}"))
+
+
+def _child(function: Callable[[], Any], write: int) -> None:
+    """The child's whole life. Never returns, and runs none of the keeper's clean-up."""
+    code = 1
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, 0)
+        os.dup2(write, 1)
+        os.dup2(write, 2)
+        # Descriptors of other sandboxes and clients must not live on in here.
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        result = json.dumps(function())
+        os.write(1, RESULT + result.encode())
+        code = 0
+    except (SandboxError, OSError, ValueError, ImportError) as error:
+        os.write(2, f"{error}\n".encode())
+    finally:
+        os._exit(code)

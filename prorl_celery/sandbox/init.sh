@@ -1,0 +1,132 @@
+# The first process of a sandbox: keeps the agent's terminal alive and works on files for the worker outside.
+#
+# Given:  $1 nonce, $2 descriptor of the control channel, $3 working directory, $4 most processes,
+#         $5 address space of one process (KiB), $6 what `killall` may reach: "all" where a pid namespace holds
+#         nothing but the sandbox, else "terminal", $7 set-up lines of the agent's shell (shellrc.sh).
+# Gives:  an interactive shell on the controlling terminal, again and again; answers on the control channel.
+#
+# In a pid namespace of its own this is process 1, which nothing inside can kill. The shell runs under a small loop
+# (a process that may be killed, and is then replaced at the next request). It is started with `bash -m`, which makes
+# it a process group of its own in the terminal's foreground; without, a shell started later would stop on SIGTTIN.
+#
+# Requests are lines `ID OPERATION ARGUMENT...`, arguments in printf %b form; answers are bytes, then NUL ID CODE
+# newline. ID is random and fresh, so that no file's contents can end an answer.
+nonce=$1 control=$2 work=$3 processes=$4 memory_kib=$5 reach=$6 setup=$7 loop_pid=
+[[ $control == 3 ]] || eval "exec 3<&$control $control>&-"
+exec 2>/dev/null
+umask 022
+mkdir -p "$work"
+
+# The loop: one interactive shell after another, each told how the one before it ended.
+loop='exec 2>/dev/null; status=start
+while :; do
+  cd "$2"
+  bash --noprofile --noediting --rcfile /dev/fd/9 -i 2>/dev/tty 9<<<"__prorl_nonce=$1 __prorl_last=$status; $3"
+  status=$?
+  kill -9 %+
+done'
+
+tend() {
+  kill -0 "$loop_pid" && return
+  wait "$loop_pid"
+  # Whatever the dead loop left would fight over the terminal with the next.
+  [[ $reach == all ]] && kill -9 -1
+  # A foreground job takes the terminal away from a dead process group and gives it back to this shell.
+  set -m; ( : ); set +m
+  (
+    exec 3>&- </dev/tty >/dev/tty 2>&1
+    trap - INT QUIT TERM
+    ulimit -c 0
+    [[ $memory_kib == 0 ]] || ulimit -v "$memory_kib"
+    [[ $processes == 0 ]] || ulimit -u "$processes"
+    exec bash -m -c "$loop" prorl-shell "$nonce" "$work" "$setup"
+  ) &
+  loop_pid=$!
+}
+
+# Kill what is in the terminal's foreground: the running command, or the shell itself when it runs a builtin.
+# "shell" kills the shell as well.
+kill_foreground() {
+  local pid state rest field
+  read -r rest <"/proc/$loop_pid/stat" || return
+  read -r state _ _ _ _ field _ <<<"${rest##*) }"
+  [[ $field -gt 1 && $field != "$loop_pid" ]] && kill -9 -- "-$field"
+  if [[ $1 == shell ]]; then
+    for pid in $(<"/proc/$loop_pid/task/$loop_pid/children"); do kill -9 "$pid"; done
+  fi
+}
+
+read_file() {
+  [[ -e $1 || -L $1 ]] || return 2
+  [[ -d $1 ]] && return 21
+  [[ -f $1 ]] || return 22
+  [[ -r $1 ]] || return 13
+  head -c "$2" <"$1" || return 5
+}
+
+write_file() {
+  local path=$1 parent temporary code=0
+  [[ -L $path ]] && path=$(readlink -f -- "$path")
+  parent=${path%/*}
+  if [[ -d $path ]]; then code=21
+  elif [[ -e $path && ! -f $path ]]; then code=22
+  elif [[ -e $path && ! -w $path ]]; then code=13
+  elif [[ -n $parent && ! -d $parent ]]; then mkdir -p -- "$parent" || code=20
+  fi
+  temporary=$path.$BASHPID.$RANDOM.part
+  if [[ $code == 0 ]]; then
+    # `cat` swallows the rest of the bytes when the disk is full, so that the next request is read as one.
+    head -c "$2" | { cat >"$temporary" || { code=28; cat >/dev/null; }; exit "$code"; } || code=28
+    [[ $code != 0 && ! -w $parent/ ]] && code=13
+  else
+    head -c "$2" >/dev/null
+  fi
+  if [[ $code == 0 ]]; then
+    [[ -x $path ]] && chmod +x -- "$temporary"
+    mv -f -- "$temporary" "$path" || code=5
+  fi
+  [[ $code == 0 ]] || rm -f -- "$temporary"
+  return "$code"
+}
+
+list_folder() {
+  [[ -e $1 ]] || return 2
+  [[ -d $1 ]] || return 20
+  [[ -r $1 && -x $1 ]] || return 13
+  shopt -s nullglob
+  local root=${1%/} entry inner
+  for entry in "$root"/*; do
+    name "$entry"
+    [[ -d $entry && ! -L $entry ]] || continue
+    for inner in "$entry"/*; do name "$inner"; done
+  done | head -c "$2"
+}
+
+name() {
+  local slash=
+  [[ -d $1 && ! -L $1 ]] && slash=/
+  printf '%s%s\0' "${1#"$root"/}" "$slash"
+}
+
+tend
+while IFS=' ' read -r -u 3 id operation size argument; do
+  tend
+  code=0
+  printf -v argument '%b' "$argument"
+  case $operation in
+    tend) continue ;;
+    ping) ;;
+    interrupt) kill_foreground ;;
+    restart) kill_foreground shell ;;
+    killall)
+      if [[ $reach == all ]]; then kill -9 -1; else kill_foreground shell; kill -9 "$loop_pid"; fi
+      tend
+      ;;
+    read) ( read_file "$argument" "$size" ) >&3 </dev/null; code=$? ;;
+    write) ( write_file "$argument" "$size" ) <&3 >/dev/null; code=$? ;;
+    list) ( list_folder "$argument" "$size" ) >&3 </dev/null; code=$? ;;
+    *) code=38 ;;
+  esac
+  printf '\0%s %d\n' "$id" "$code" >&3
+done
+[[ $reach == all ]] || kill -9 "$loop_pid"
