@@ -154,13 +154,7 @@ class PtyShell:
         """Bring the shell back to its prompt, by the gentlest step that does it."""
         self._to_send = memoryview(b"")
         self._set_modes()
-        steps = (
-            ("", INTERRUPT_SECONDS),
-            ("interrupt", KILL_SECONDS),
-            ("restart", KILL_SECONDS),
-            ("killall", LAST_SECONDS),
-        )
-        for operation, patience in steps:
+        for operation, patience in FORCE:
             if operation:
                 self._control.request(operation)
             if operation in ("", "interrupt"):
