@@ -13,6 +13,10 @@
      |   '- FenceLost                a later claim owns the job; the writer must stop and clean up
      |- ApiError                     the service refused a client's call; carries its problem document
      |   '- ApiUnavailable           the service gave no answer in time
+     |- ModelError                   a model of our own, run beside the service, is not to be had
+     |   |- MachineUnfit             this machine cannot run it; the message says what is missing and what helps
+     |   |- ModelNotPrepared         it could not be installed or converted
+     |   '- ModelServerFailed        its server did not start, or answered nonsense
      '- StageError                   a stage of a job failed; carries the `kind` that the API reports
          |- BadInstance              bad_instance: the task's data cannot be run
          |- HandlerError             handler: the handler's own code raised
@@ -104,6 +108,22 @@ class ApiError(ProrlError):
 
 class ApiUnavailable(ApiError, ConnectionError):
     """The service gave no answer in time; whether the call took effect is unknown."""
+
+
+class ModelError(ProrlError):
+    """A model of our own, run beside the service, is not to be had."""
+
+
+class MachineUnfit(ModelError):
+    """This machine cannot run the model; the message says what is missing and what would help."""
+
+
+class ModelNotPrepared(ModelError):
+    """The model or its server could not be installed, or the model could not be converted."""
+
+
+class ModelServerFailed(ModelError):
+    """The model's server did not start in time, ended, or answered nonsense."""
 
 
 class StageError(ProrlError):
