@@ -17,7 +17,7 @@ from prorl_celery.jobs.claims import Page
 from prorl_celery.jobs.models import STAGES, TERMINAL, JobStatus, State
 from prorl_celery.jobs.record import decode, status_of
 from prorl_celery.settings import Settings
-from prorl_celery.store.clients import reaching_redis
+from prorl_celery.store.clients import blocking_client, reaching_redis
 from prorl_celery.store.keys import Keys
 from prorl_celery.store.scripts import Scripts
 
@@ -30,13 +30,13 @@ class JobReader:
     """Reads statuses. Given a client for scripts and the settings."""
 
     def __init__(self, client: redis.Redis, settings: Settings, *, blocking: redis.Redis | None = None) -> None:
-        """`blocking` serves `wait_results`; by default one is made when it is first needed."""
+        """`blocking` serves `wait_results`; by default a client of the same url."""
         self.keys = Keys(settings.key_prefix)
         # Any: the client's types do not say that all of ours give bytes.
         self._client: Any = client
         self._settings = settings
         self._run = Scripts(client, settings).run
-        self._blocking: Any = blocking
+        self._blocking: Any = blocking or blocking_client(settings)
 
     def status(self, job_id: str) -> JobStatus:
         """Where a job stands. An ended job's id is known for longer than its result. Raises `JobNotFound`."""

@@ -16,7 +16,7 @@ from prorl_celery.jobs.results import messages, segments, summaries, weight_byte
 from prorl_celery.jobs.turnlog import unpack_turn
 from prorl_celery.jobs.turns import Turn
 from prorl_celery.store.blobs import unpack_json
-from prorl_celery.store.clients import BLOCK_SECONDS, blocking_client, reaching_redis
+from prorl_celery.store.clients import BLOCK_SECONDS, reaching_redis
 
 PAGE_BYTES = 32 << 20
 """About where a page of results ends."""
@@ -83,8 +83,6 @@ class ResultReader(JobReader):
 
     def wait_results(self, after: str | None, timeout: float) -> bool:
         """Wait until a job has ended after this cursor; False when none did within `timeout` seconds (at most 60)."""
-        if self._blocking is None:
-            self._blocking = blocking_client(self._settings)
         start = after or "0-0"
         place(start)
         block_ms = max(1, round(min(timeout, BLOCK_SECONDS) * 1000))

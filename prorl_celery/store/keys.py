@@ -29,6 +29,7 @@ one Redis, which the broker asks for anyway (no Redis Cluster). Times are intege
     processes:<node> <boot> hash     stage process -> when its word lapses, and its record (JSON); expires
     nodes:seen              zset     "<node> <boot>"; score: when the record lapses
     leader                  string   the process that sweeps; expires
+    swept                   string   when leases were last looked at
 
 Channels: `done` (a job's id when it ends), `cancel` (a job's id), `event:<id>` (what happened to a job), `backends`
 (a model when a backend of it becomes usable).
@@ -82,7 +83,7 @@ FORMS = tuple(
         r"batch:[A-Za-z0-9._:-]+",
         r"queued:[0369]:.+",
         r"(on|heap|assigned|processes):.+",
-        r"leases|cancels|queues|passed|seq|expiry|results|results:trimmed|backends|nodes|nodes:seen|leader",
+        r"leases|cancels|queues|passed|seq|expiry|results|results:trimmed|backends|nodes|nodes:seen|leader|swept",
     )
 )
 

@@ -100,6 +100,19 @@ def test_a_loss_in_company_is_not_charged_until_the_third(store: JobStore, eithe
     assert {claim(store, message).attempt for message in store.sweep().messages} == {2}
 
 
+def test_leases_that_lapsed_while_nobody_could_renew_them_live_once_more(
+    store: JobStore, either_client: redis.Redis
+) -> None:
+    rollout = to_rollout(store)
+    store.sweep()
+    lapse(either_client, "a")
+    either_client.set("prorl:swept", 1)
+    assert store.sweep().messages == []
+    assert store.heartbeat([("a", rollout.fence)]).lost == set()
+    lapse(either_client, "a")
+    assert [message.job_id for message in store.sweep().messages] == ["a"]
+
+
 def test_a_loss_alone_is_charged_at_once(store: JobStore, either_client: redis.Redis) -> None:
     claim(store, submit(store, "one"), process="p1")
     claim(store, submit(store, "two"), process="p2")

@@ -4,10 +4,20 @@ arg 1  most jobs to look at
 arg 2  how long a worker has to act on a cancel, ms
 
 Returns {messages {stage, queue, id, fence, priority}, ids of jobs that ended}
-Writes  what fail.lua writes
+Writes  what fail.lua writes, leases, swept
 ]]
 local most, patience = tonumber(arg(1)), tonumber(arg(2))
 local messages, ended = {}, {}
+
+-- After a pause of Redis or of the sweep, leases have lapsed because nobody could renew them: give them one more.
+local swept = call('GET', key('swept'))
+if not swept or now - tonumber(swept) > 1000 then call('SET', key('swept'), NOW) end
+if swept and now - tonumber(swept) > LEASE then
+  for _, member in ipairs(call('ZRANGEBYSCORE', key('leases'), '-inf', NOW)) do
+    call('ZADD', key('leases'), int(now + LEASE), member)
+  end
+end
+
 local lapsed = call('ZRANGEBYSCORE', key('leases'), '-inf', NOW, 'LIMIT', 0, most)
 local process_of, company = {}, {}
 for _, member in ipairs(lapsed) do

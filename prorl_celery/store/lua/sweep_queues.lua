@@ -8,11 +8,12 @@ the list was found empty.
 arg 1  most jobs to look at in one lane
 arg 2  how long before a message counts as lost, ms
 arg 3  separator between a broker list's queue and level (none for level 0)
+arg 4  key of the broker's bindings, where each queue that was ever declared has a member
 
 Returns messages: {stage, queue, id, fence, priority}
-Writes  queued:*, passed, queues, seq, job:<id>; for a node that is gone what sends a job back to init, and its broker lists go
+Writes  queued:*, passed, queues, seq, job:<id>; for a node that is gone what sends a job back to init, and its broker lists and its binding go
 ]]
-local most, patience, separator = tonumber(arg(1)), tonumber(arg(2)), arg(3)
+local most, patience, separator, bindings = tonumber(arg(1)), tonumber(arg(2)), arg(3), arg(4)
 local messages = {}
 local passed = key('passed')
 -- A worker that has just emptied the list may be about to claim what it took.
@@ -93,6 +94,7 @@ for _, queue in ipairs(call('SMEMBERS', key('queues'))) do
   end
   if who == 'gone' and drained then
     call('SREM', key('queues'), queue)
+    call('SREM', bindings, queue .. separator .. separator .. queue)
     for _, level in ipairs({'0', '3', '6', '9'}) do
       call('DEL', broker_list(queue, level))
       local lane = level .. ':' .. queue
