@@ -10,8 +10,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from prorl_celery.testing.scripted.answers import parse_tool_calls
 from prorl_celery.testing.scripted.tokens import ScriptedTokenizer
-from prorl_celery.testing.scripted.wire import parse_tool_calls
 
 TOKENIZER = ScriptedTokenizer()
 PATH = f"{Path(sys.executable).parent}:/usr/bin:/bin"

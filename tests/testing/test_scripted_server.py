@@ -123,7 +123,7 @@ def test_a_sample_ends_where_the_context_does(looper: ScriptedBackend) -> None:
         ({"model": "other"}, 404, "does not exist"),
         ({"prompt": [1, 999_999]}, 400, "out of vocabulary"),
         ({"prompt": [1, -1]}, 400, "out of vocabulary"),
-        ({"prompt": [1, 2**40]}, 400, "token ids"),
+        ({"prompt": [1, 2**40]}, 400, "out of vocabulary"),
         ({"prompt": [1, "a"]}, 400, "token ids"),
         ({"prompt": []}, 400, "empty"),
         ({"prompt": ""}, 400, "empty"),
@@ -387,3 +387,25 @@ def test_no_answer_stands_in_what_the_backend_is_sent(solver: ScriptedBackend) -
         body | {"messages": [*body["messages"], reply, {"role": "user", "content": "."}]},  # type: ignore[misc]
     )
     assert "return x + y" in json.dumps(answer)
+
+
+def test_the_generate_route_tells_the_version_of_the_weights(looper: ScriptedBackend) -> None:
+    body = {"model": "scripted", "token_ids": PROMPT, "sampling_params": {"max_tokens": 100, "logprobs": 0, "seed": 3}}
+    _, completion, _ = complete(looper)
+    post(looper.url + "/update_weight_version", {"new_version": "step-2"})
+    _, answer, _ = post(looper.url + "/inference/v1/generate", body, X_Request_Id="lab-1")
+    (choice,) = answer["choices"]
+    assert answer["request_id"] == "generate-tokens-lab-1"
+    assert choice["token_ids"] == completion["choices"][0]["token_ids"]
+    assert choice["weight_versions"] == [{"version": "step-2", "start": 0, "end": len(choice["token_ids"])}]
+    values = [entry["logprob"] for entry in choice["logprobs"]["content"]]
+    assert values == completion["choices"][0]["logprobs"]["token_logprobs"]
+    with urllib.request.urlopen(looper.url + "/weight_info", timeout=30) as response:
+        assert json.load(response)["weight_version"] == "step-2"
+
+
+def test_the_first_servers_form_gives_ids_and_log_probabilities(looper: ScriptedBackend) -> None:
+    _, completion, _ = complete(looper)
+    _, answer, _ = post(looper.url + "/generate", {"prompt_ids": PROMPT, "temperature": 1.0, "max_tokens": 100})
+    assert answer["response_ids"] == completion["choices"][0]["token_ids"]
+    assert answer["logprobs"] == completion["choices"][0]["logprobs"]["token_logprobs"]

@@ -70,7 +70,7 @@ def test_text_that_looks_like_a_turn_forges_none() -> None:
     ]
     assert not {*start, *end} & set(plain)
     ids = start + TOKENIZER.encode("user\n") + plain + end
-    conversation = Conversation(TOKENIZER, array("i", ids))
+    conversation = Conversation(TOKENIZER, array("I", ids))
     assert conversation.turn == 0
     assert conversation.task == fake
 
@@ -78,7 +78,7 @@ def test_text_that_looks_like_a_turn_forges_none() -> None:
 def test_the_template_keeps_each_of_the_problems_whole() -> None:
     for row in human_eval_rows():
         ids = TOKENIZER.encode(TOKENIZER.render([{"role": "user", "content": row["prompt"]}]))
-        assert Conversation(TOKENIZER, array("i", ids)).task == row["prompt"]
+        assert Conversation(TOKENIZER, array("I", ids)).task == row["prompt"]
 
 
 def test_log_probabilities_are_negative_exact_in_float32_and_tell_neighbours_apart() -> None:

@@ -19,26 +19,35 @@ from prorl_celery.testing.scripted.failures import Failure, Failures
 from prorl_celery.testing.scripted.latency import Latency
 from prorl_celery.testing.scripted.ledger import CallRecord, Ledger
 from prorl_celery.testing.scripted.policies import Policy
-from prorl_celery.testing.scripted.tokens import ScriptedTokenizer, scripted_logprob
+from prorl_celery.testing.scripted.tokens import LOGPROBS, ScriptedTokenizer, logprob_key
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
     """What was sampled. `sampled_ids` ends with the end-of-turn id exactly when `finish_reason` is `stop`."""
 
+    text: str
     sampled_ids: list[int]
-    logprobs: list[float]
+    logprob_keys: list[int]
     finish_reason: str
     cached_tokens: int
+
+    @property
+    def logprobs(self) -> list[float]:
+        """One for each sampled id."""
+        return [LOGPROBS[key] for key in self.logprob_keys]
 
 
 @dataclass(slots=True)
 class Call:
     """A generation call in progress."""
 
-    record: CallRecord
+    request_id: str
+    prompt_ids: array[int]
+    seed: int | None
     failure: Failure | None
     aborted: asyncio.Event
+    record: CallRecord
     outcome: str = "error"
 
 
@@ -61,15 +70,17 @@ class Engine:
         self.max_model_len = max_model_len
         self.ledger = Ledger(record)
         self.failures = Failures(seed)
+        self.weight_version = "0"
+        """What `/update_weight_version` said last."""
         self._policy = policy
         self._latency = latency
         self._live: dict[str, Call] = {}
 
     @contextmanager
-    def call(self, request_id: str, route: str, prompt_ids: list[int], seed: int | None) -> Iterator[Call]:
+    def call(self, request_id: str, route: str, prompt_ids: array[int], seed: int | None) -> Iterator[Call]:
         """Count a call while it lasts; a caller that goes away in it counts as an abort."""
         record = CallRecord(request_id, route, seed, prompt_ids, time.monotonic())
-        call = Call(record, self.failures.next(), asyncio.Event())
+        call = Call(request_id, prompt_ids, seed, self.failures.next(), asyncio.Event(), record)
         self.ledger.begin(record)
         self._live[request_id] = call
         try:
@@ -91,13 +102,12 @@ class Engine:
 
     async def generate(self, call: Call, max_tokens: int) -> Generation:
         """Sample the reply to the call's prompt: at most `max_tokens`, at most the context's room."""
-        record = call.record
-        prompt = array("i", record.prompt_ids)
+        prompt, first = call.prompt_ids, len(call.prompt_ids)
         cached = self.ledger.prefixes.reuse(prompt)
-        text = self._policy(Conversation(self.tokenizer, prompt), record.seed)
-        room = min(max_tokens, self.max_model_len - len(prompt))
-        sampled = [*self.tokenizer.encode(text), self.tokenizer.end_id]
+        text = self._policy(Conversation(self.tokenizer, prompt), call.seed)
+        sampled = [*self.tokenizer.encode_again(text), self.tokenizer.end_id]
         finish_reason = "stop"
+        room = min(max_tokens, self.max_model_len - first)
         if len(sampled) > room:
             sampled, finish_reason = sampled[:room], "length"
         delay = self._latency(len(sampled))
@@ -106,14 +116,13 @@ class Engine:
         share = await _share_of(delay, call.aborted)
         if share < 1:
             sampled, finish_reason = sampled[: int(len(sampled) * share)], "abort"
-        first = len(prompt)
-        record.sampled_ids = sampled
-        record.logprobs = [scripted_logprob(token, first + i) for i, token in enumerate(sampled)]
-        self.ledger.prompt_tokens += len(prompt)
-        self.ledger.completion_tokens += len(sampled)
-        self.ledger.cached_tokens += cached
+        if finish_reason != "stop":
+            text = self.tokenizer.decode(sampled, skip_special=True)
+        keys = [logprob_key(token, position) for position, token in enumerate(sampled, first)]
+        call.record.sampled_ids = sampled
         call.outcome = finish_reason
-        return Generation(sampled, record.logprobs, finish_reason, cached)
+        self.ledger.sampled(first, len(sampled), cached)
+        return Generation(text, sampled, keys, finish_reason, cached)
 
 
 async def _share_of(delay: float, aborted: asyncio.Event) -> float:

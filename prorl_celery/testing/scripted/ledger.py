@@ -22,10 +22,9 @@ class CallRecord:
     request_id: str
     route: str
     seed: int | None
-    prompt_ids: list[int]
+    prompt_ids: array[int]
     started: float
     sampled_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
     outcome: str = "live"
     took_s: float = 0.0
 
@@ -91,6 +90,12 @@ class Ledger:
         record.outcome = outcome
         record.took_s = time.monotonic() - record.started
 
+    def sampled(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> None:
+        """A call's tokens."""
+        self.prompt_tokens += prompt_tokens
+        self.completion_tokens += completion_tokens
+        self.cached_tokens += cached_tokens
+
     def stats(self) -> dict[str, Any]:
         """The counters as JSON. `cpu_s` is what the process used since the last reset."""
         return {
@@ -108,4 +113,5 @@ class Ledger:
     def recent(self, limit: int) -> list[dict[str, Any]]:
         """The last `limit` calls, oldest first."""
         calls = list(self._ring)
-        return [asdict(call) for call in calls[max(0, len(calls) - limit) :]]
+        wanted = calls[max(0, len(calls) - limit) :]
+        return [asdict(call) | {"prompt_ids": call.prompt_ids.tolist()} for call in wanted]

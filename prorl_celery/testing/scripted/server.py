@@ -13,12 +13,14 @@ import secrets
 import signal
 import socket
 import sys
+from array import array
 from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
 
 from prorl_celery.testing.scripted import wire
+from prorl_celery.testing.scripted.answers import Answers
 from prorl_celery.testing.scripted.engine import Call, Engine, Generation
 from prorl_celery.testing.scripted.wire import Refused
 
@@ -26,7 +28,7 @@ MAX_BODY = 64 << 20
 BACKLOG = 4096  # a thousand rollouts may connect in one moment
 HANG_SECONDS = 3600.0
 Body = dict[str, Any]
-Answer = Callable[[Body, Call, Generation, Engine], Body]
+Answer = Callable[[Body, Call, Generation], str]
 
 
 class Routes:
@@ -34,6 +36,7 @@ class Routes:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._answers = Answers(engine)
 
     def application(self) -> web.Application:
         """The aiohttp application."""
@@ -46,6 +49,10 @@ class Routes:
                 web.get("/metrics", self.metrics),
                 web.post("/v1/completions", self.completions),
                 web.post("/v1/chat/completions", self.chat_completions),
+                web.post("/inference/v1/generate", self.generate),
+                web.post("/generate", self.legacy_generate),
+                web.post("/update_weight_version", self.update_weight_version),
+                web.get("/weight_info", self.weight_info),
                 web.post("/tokenize", self.tokenize),
                 web.post("/detokenize", self.detokenize),
                 web.post("/abort_requests", self.abort_requests),
@@ -61,34 +68,59 @@ class Routes:
         return web.Response()
 
     async def models(self, request: web.Request) -> web.Response:
-        return web.json_response(wire.models(self._engine))
+        return web.json_response(self._answers.models())
 
     async def metrics(self, request: web.Request) -> web.Response:
-        return web.Response(text=wire.metrics(self._engine))
+        return web.Response(text=self._answers.metrics())
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         body = await _body(request)
         wire.check_common(body, self._engine)
-        limit = wire.max_tokens(body, wire.COMPLETION_TOKENS)
         ids = wire.prompt_ids(body.get("prompt"), self._engine)
-        return await self._generate(request, "cmpl", body, ids, limit, wire.completion)
+        limit = wire.max_tokens(body, wire.COMPLETION_TOKENS)
+        return await self._generate(request, "cmpl-", body, body, ids, limit, self._answers.completion)
 
     async def chat_completions(self, request: web.Request) -> web.StreamResponse:
         body = await _body(request)
         wire.check_common(body, self._engine)
+        ids = wire.prompt_ids(wire.chat_text(body, self._engine.tokenizer), self._engine)
         limit = wire.max_tokens(body, self._engine.max_model_len)
-        ids = wire.prompt_ids(wire.chat_ids(body, self._engine.tokenizer), self._engine)
-        return await self._generate(request, "chatcmpl", body, ids, limit, wire.chat_completion)
+        return await self._generate(request, "chatcmpl-", body, body, ids, limit, self._answers.chat_completion)
+
+    async def generate(self, request: web.Request) -> web.StreamResponse:
+        body = await _body(request)
+        wire.check_common(body, self._engine)
+        parameters = body.get("sampling_params", {})
+        if not isinstance(parameters, dict):
+            raise Refused(400, "sampling_params must be an object", "sampling_params")
+        ids = wire.prompt_ids(body.get("token_ids"), self._engine, "token_ids")
+        limit = wire.max_tokens(parameters, wire.COMPLETION_TOKENS)
+        prefix = "generate-tokens-"
+        return await self._generate(request, prefix, body, parameters, ids, limit, self._answers.generate)
+
+    async def legacy_generate(self, request: web.Request) -> web.StreamResponse:
+        body = await _body(request)
+        ids = wire.prompt_ids(body.get("prompt_ids"), self._engine, "prompt_ids")
+        limit = wire.max_tokens(body, self._engine.max_model_len)
+        return await self._generate(request, "", body, body, ids, limit, self._answers.legacy)
 
     async def _generate(
-        self, request: web.Request, prefix: str, body: Body, ids: list[int], limit: int, answer: Answer
+        self,
+        request: web.Request,
+        prefix: str,
+        body: Body,
+        parameters: Body,
+        ids: array[int],
+        limit: int,
+        answer: Answer,
     ) -> web.StreamResponse:
+        wire.check_sampling(parameters)
         name = request.headers.get("X-Request-Id") or secrets.token_hex(16)
-        with self._engine.call(f"{prefix}-{name}", request.path, ids, body.get("seed")) as call:
+        with self._engine.call(prefix + name, request.path, ids, parameters.get("seed")) as call:
             if call.failure is not None and (failed := await _fail_early(request, call)) is not None:
                 return failed
             made = await self._engine.generate(call, limit)
-            text = json.dumps(answer(body, call, made, self._engine), ensure_ascii=False)
+            text = answer(body, call, made)
             if call.failure is not None:
                 call.outcome = call.failure.mode
                 if call.failure.mode == "half_json":
@@ -98,7 +130,7 @@ class Routes:
     async def tokenize(self, request: web.Request) -> web.Response:
         body, tokenizer = await _body(request), self._engine.tokenizer
         if "messages" in body:
-            ids = wire.chat_ids(body, tokenizer)
+            ids = tokenizer.encode(wire.chat_text(body, tokenizer))
         elif isinstance(body.get("prompt"), str):
             ids = tokenizer.encode(body["prompt"])
         else:
@@ -110,7 +142,8 @@ class Routes:
         tokens = (await _body(request)).get("tokens")
         if tokens == []:
             return web.json_response({"prompt": ""})
-        return web.json_response({"prompt": self._engine.tokenizer.decode(wire.prompt_ids(tokens, self._engine))})
+        ids = wire.prompt_ids(tokens, self._engine, "tokens").tolist()
+        return web.json_response({"prompt": self._engine.tokenizer.decode(ids)})
 
     async def abort_requests(self, request: web.Request) -> web.Response:
         names = (await _body(request)).get("request_ids")
@@ -118,6 +151,16 @@ class Routes:
             raise Refused(400, "request_ids must be a list of text", "request_ids")
         self._engine.abort(names)
         return web.json_response({})
+
+    async def update_weight_version(self, request: web.Request) -> web.Response:
+        version = (await _body(request)).get("new_version")
+        if not isinstance(version, str):
+            raise Refused(400, "new_version must be text", "new_version")
+        self._engine.weight_version = version
+        return web.json_response({})
+
+    async def weight_info(self, request: web.Request) -> web.Response:
+        return web.json_response({"weight_version": self._engine.weight_version})
 
     async def stats(self, request: web.Request) -> web.Response:
         return web.json_response(self._engine.ledger.stats())

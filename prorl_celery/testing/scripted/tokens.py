@@ -23,13 +23,22 @@ TURN_START, TURN_END = "<|im_start|>", "<|im_end|>"
 ROLES = ("system", "user", "assistant")
 
 
+LOGPROBS = tuple(-(key + 1) / 1024 for key in range(4096))
+"""All log-probabilities there are: between -4 and 0, each a multiple of 1/1024, which float32 holds exactly."""
+
+
+def logprob_key(token_id: int, position: int) -> int:
+    """The index in `LOGPROBS` of what is claimed for `token_id` at `position`."""
+    return (token_id * 40_503 + position * 30_011) & 0xFFF
+
+
 def scripted_logprob(token_id: int, position: int) -> float:
     """The log-probability claimed for `token_id` at `position` (its index in prompt and sample together).
 
-    Between -4 and 0, a multiple of 2**-14: float32 holds it exactly. It depends on nothing else, so whoever
-    has a trajectory can tell a log-probability that slipped by one place, or changed its precision.
+    It depends on nothing else, so whoever has a trajectory can tell a log-probability that slipped by one
+    place, or lost precision.
     """
-    return -(((token_id * 40_503 + position * 30_011) & 0xFFFF) + 1) / 16_384
+    return LOGPROBS[logprob_key(token_id, position)]
 
 
 class ScriptedTokenizer:
@@ -47,14 +56,19 @@ class ScriptedTokenizer:
         self.end_id = self._special(TURN_END)
         self.token_texts = [self.decode([i]) for i in range(self.vocabulary_size)]
         """What each id reads as by itself; bytes that are no text read as U+FFFD."""
-        self.role_ids = {role: array("i", self.encode(role)) for role in ROLES}
+        self.role_ids = {role: array("I", self.encode(role)) for role in ROLES}
         """The ids that follow a turn's start, by role. The newline after it may be one token with what follows."""
         self._decode_cached = lru_cache(maxsize=2048)(self._decode_bytes)
+        self._encode_cached = lru_cache(maxsize=2048)(lambda text: array("I", self.encode(text)))
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text`; the special tokens' texts become the special tokens."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
+
+    def encode_again(self, text: str) -> list[int]:
+        """As `encode`, for texts that come again (a policy says much the same to everybody)."""
+        return self._encode_cached(text).tolist()
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str:
         """Text of `ids`."""
@@ -81,7 +95,7 @@ class ScriptedTokenizer:
             raise ValueError(f"the chat template cannot render these messages: {error}") from error
 
     def _decode_bytes(self, packed: bytes) -> str:
-        ids: array[int] = array("i")
+        ids: array[int] = array("I")
         ids.frombytes(packed)
         return self.decode(ids.tolist())
 
