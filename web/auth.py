@@ -1,8 +1,8 @@
 """Who may call what: bearer tokens with scopes, and loopback only where there are none.
 
 Given the entries of `PRORL_API_TOKENS` (`name:scopes:sha256`, scopes joined by `+`), lets a request pass or answers
-with 401 or 403. Only digests are configured, so that a leaked environment is not a leaked token. `admin` includes the other
-scopes; `submit` and `read` do not include each other.
+with 401 or 403. Only digests are configured, so that a leaked environment is no leaked token. `admin` includes the
+other scopes; `submit` and `read` do not include each other.
 """
 
 from __future__ import annotations

@@ -18,10 +18,16 @@ from web.services import services
 blueprint = Blueprint("backends", __name__, url_prefix="/v1/backends")
 
 
-class BackendList(BaseModel):
-    """All backends. Nobody's `api_key` is in it."""
+class BackendView(BackendStatus):
+    """A backend as callers see it: its key is write-only."""
 
-    backends: list[BackendStatus]
+    api_key: str | None = Field(None, exclude=True, repr=False)
+
+
+class BackendList(BaseModel):
+    """All backends."""
+
+    backends: list[BackendView]
 
 
 class RemoveQuery(Query):
@@ -45,15 +51,15 @@ class Removed(BaseModel):
     summary="Register a backend, or update the one of that url",
     scope="admin",
     body=(BackendSpec,),
-    answers={201: ("registered; `down` when it did not answer", BackendStatus), 200: ("updated", BackendStatus)},
+    answers={201: ("registered; `down` when it did not answer", BackendView), 200: ("updated", BackendView)},
     errors=(400, 413, 415, 422, 503),
 )
 def register() -> Response:
     backend = probe(read_model(BackendSpec))
     registry = services().backends
-    known = any(other.url == backend.url for other in registry.list())
+    known = registry.get(backend.url) is not None
     registry.put(backend)
-    stored = next((other for other in registry.list() if other.url == backend.url), None)
+    stored = next((other for other in _all() if other.url == backend.url), None)
     if stored is None:
         raise Problem(503, "backend-removed", "somebody removed the backend at the same moment", retry_after=1)
     return answer(stored, 200 if known else 201)
@@ -67,7 +73,7 @@ def register() -> Response:
     errors=(503,),
 )
 def listed() -> Response:
-    return answer(BackendList(backends=services().backends.list()))
+    return answer(BackendList(backends=_all()))
 
 
 @blueprint.delete("")
@@ -80,9 +86,11 @@ def listed() -> Response:
 )
 def remove() -> Response:
     query = read_query(RemoveQuery)
-    registry = services().backends
     url = normal_url(query.url)
-    if all(backend.url != url for backend in registry.list()):
-        raise Problem(404, "backend-not-found", f"no backend {query.url!r}")
-    registry.remove(url, query.mode)
+    if not services().backends.remove(url, query.mode):
+        raise Problem(404, "backend-not-found", f"no backend {url}")
     return answer(Removed(url=url, mode=query.mode))
+
+
+def _all() -> list[BackendView]:
+    return [BackendView.model_validate(backend.model_dump()) for backend in services().backends.list()]

@@ -73,22 +73,36 @@ class ResultQuery(WaitQuery):
     tokens: bool = Field(True, description="false leaves the token arrays out")
 
 
-class JobsQuery(Query):
+class TagQuery(Query):
+    """A filter by one tag."""
+
+    tag: str | None = Field(
+        None, max_length=513, pattern=r"^[^\x00-\x1f\x7f=]+=[^\x00-\x1f\x7f]+$", description="NAME=VALUE"
+    )
+
+    @property
+    def wanted(self) -> tuple[str, str] | None:
+        """The tag's name and value."""
+        if self.tag is None:
+            return None
+        name, _, value = self.tag.partition("=")
+        return name, value
+
+
+class JobsQuery(TagQuery):
     """Which jobs to list."""
 
     state: State | None = None
     batch_id: Id | None = None
-    tag: str | None = Field(None, max_length=513, pattern=r"^[^\x00-\x1f\x7f]+$", description="KEY or KEY=VALUE")
     limit: int = Field(100, ge=1, le=1000)
-    cursor: str | None = Field(None, min_length=1, max_length=200, description="`next` of the page before")
+    cursor: str | None = Field(None, pattern=r"^[0-9]{1,15}$", description="`next` of the page before")
 
 
-class ResultsQuery(WaitQuery):
+class ResultsQuery(WaitQuery, TagQuery):
     """Which finished jobs' results to read."""
 
-    after: str | None = Field(None, pattern=r"^[0-9]{1,20}(-[0-9]{1,20})?$", description="`next` of the page before")
+    after: str | None = Field(None, pattern=r"^[0-9]{1,18}-[0-9]{1,18}$", description="`next` of the page before")
     limit: int = Field(100, ge=1, le=1000)
-    tag: str | None = Field(None, max_length=513, pattern=r"^[^\x00-\x1f\x7f]+$", description="KEY or KEY=VALUE")
     batch_id: Id | None = None
 
 

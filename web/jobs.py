@@ -69,7 +69,7 @@ def submit() -> Response:
 def listed() -> Response:
     query = read_query(JobsQuery)
     page = services().store.list(
-        state=query.state, tag=query.tag, batch_id=query.batch_id, limit=query.limit, cursor=query.cursor
+        state=query.state, tag=query.wanted, batch_id=query.batch_id, limit=query.limit, cursor=query.cursor
     )
     return answer(JobPage(jobs=list(page.statuses), next=page.next))
 

@@ -7,7 +7,7 @@ document cannot tell what the service does not do.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -22,7 +22,7 @@ from web.problems import ProblemDocument
 
 REFERENCE = "#/components/schemas/{model}"
 
-Schemas = dict[tuple[type[BaseModel], JsonSchemaMode], dict[str, Any]]
+Schemas = Mapping[tuple[Any, JsonSchemaMode], dict[str, Any]]
 
 
 def document(app: Flask) -> dict[str, Any]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from flask import Blueprint, Response, current_app
 from pydantic import BaseModel, ConfigDict, Field
 
 import prorl_celery
 from prorl_celery.errors import StoreUnavailable
+from prorl_celery.jobs.messages import node_queue
 from prorl_celery.jobs.models import STAGES, Stage
 from web import openapi
 from web.contract import operation
@@ -37,8 +38,17 @@ class BackendCounts(BaseModel):
     down: int = 0
 
 
+class ProcessRecord(BaseModel):
+    """A live stage process, as it told within the last 10 s."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    stage: Stage
+
+
 class NodeRecord(BaseModel):
-    """A live node, as its supervisor told within the last 10 s."""
+    """A live node, as its upkeep and its stage processes told within the last 10 s. `handlers`: data sources."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -46,6 +56,8 @@ class NodeRecord(BaseModel):
     boot: str
     slots: dict[str, int] = Field(default_factory=dict)
     busy: dict[str, int] = Field(default_factory=dict)
+    processes: list[ProcessRecord] = Field(default_factory=list)
+    handlers: list[str] = Field(default_factory=list)
     sandboxes: int = 0
     leaked: int = 0
 
@@ -185,23 +197,12 @@ def _nodes() -> list[NodeRecord]:
 
 def _queues(nodes: Sequence[NodeRecord]) -> list[str]:
     """The shared queues and those of live nodes."""
-    own = [f"{stage}.{node.node}.{node.boot}" for node in nodes for stage in ("rollout", "eval")]
-    return [*STAGES, *own]
+    bound: tuple[Stage, ...] = ("rollout", "eval")
+    return [*STAGES, *(node_queue(stage, node.node, node.boot) for node in nodes for stage in bound)]
 
 
 def _missing(nodes: Sequence[NodeRecord], backends_up: int) -> list[str]:
     """What jobs would wait for."""
-    lacking = [f"no worker of stage {stage}" for stage in STAGES if not _served(nodes, stage)]
+    served = {process.stage for node in nodes for process in node.processes}
+    lacking = [f"no worker of stage {stage}" for stage in STAGES if stage not in served]
     return lacking if backends_up else [*lacking, "no backend is up (register one with POST /v1/backends)"]
-
-
-def _served(nodes: Sequence[NodeRecord], stage: Stage) -> bool:
-    return any(_workers(node, stage) for node in nodes)
-
-
-def _workers(node: NodeRecord, stage: Stage) -> int:
-    """Living processes of a stage on a node, or its slots where the record does not list processes."""
-    processes: Any = (node.model_extra or {}).get("processes")
-    if isinstance(processes, list):
-        return sum(1 for process in processes if isinstance(process, dict) and process.get("stage") == stage)
-    return node.slots.get(stage, 0)

@@ -50,6 +50,8 @@ def probe(spec: BackendSpec) -> Backend:
     url = normal_url(spec.url)
     if spec.kind in TOKEN_KINDS:
         _check_tokenizer(spec.tokenizer)
+    if spec.policy_version is not None and spec.policy_version >= 2**31:
+        raise bad_field("policy_version", "a version is a 32-bit number")
     known = {**spec.model_dump(), "url": url}
     server = _Server(url, spec.api_key, time.monotonic() + PROBE_SECONDS)
     try:

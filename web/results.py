@@ -6,7 +6,7 @@ import time
 
 from flask import Blueprint, Response
 
-from prorl_celery.jobs.store import ResultsPage
+from prorl_celery.jobs.claims import ResultsPage
 from web.contract import ResultPage, ResultsQuery, operation
 from web.jobs import BUSY
 from web.reading import read_query
@@ -53,5 +53,5 @@ def _page(query: ResultsQuery) -> tuple[ResultsPage, bool]:
 
 def _read(query: ResultsQuery, after: str | None) -> ResultsPage:
     return services().store.results(
-        after, limit=query.limit, max_bytes=MAX_PAGE_BYTES, tag=query.tag, batch_id=query.batch_id
+        after, limit=query.limit, max_bytes=MAX_PAGE_BYTES, tag=query.wanted, batch_id=query.batch_id
     )

@@ -40,20 +40,32 @@ SPARE_CONNECTIONS = 1024
 class Server(BaseApplication):  # type: ignore[misc]
     """gunicorn, configured from our settings and from nothing else: no file, no command line, no environment."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, stall_seconds: int) -> None:
         self._settings = settings
+        self._stall_seconds = stall_seconds
         super().__init__()
 
     def load_config(self) -> None:
         """Set what differs from gunicorn's defaults."""
         for name, value in options(self._settings).items():
             self.cfg.set(name, value)
+        self.cfg.set("post_fork", self.after_fork)
 
     def load(self) -> Flask:
         """The application of one process; called after the fork."""
         from web.factory import create_app  # the arbiter itself stays small
 
         return create_app(self._settings)
+
+    def after_fork(self, arbiter: Arbiter, worker: ApiWorker) -> None:
+        """In each new process: end when the arbiter ends, and give up peers that stall."""
+        die_with_parent(worker.ppid)
+        # On Linux a connection inherits these from its listener. gunicorn itself waits without a limit for the rest of
+        # a message, so that a few stalled peers could hold all threads.
+        limit = struct.pack("ll", self._stall_seconds, 0)
+        for listener in worker.sockets:
+            listener.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            listener.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
 
 def options(settings: Settings) -> dict[str, Any]:
@@ -76,22 +88,10 @@ def options(settings: Settings) -> dict[str, Any]:
         # It would put a socket into the user's home.
         "control_socket_disable": True,
         "proc_name": "prorl-api",
-        "post_fork": after_fork,
     }
 
 
-def after_fork(arbiter: Arbiter, worker: ApiWorker) -> None:
-    """In each new process: end when the arbiter ends, and give up peers that stall."""
-    die_with_parent(worker.ppid)
-    # On Linux a connection inherits these from its listener. gunicorn itself waits without a limit for the rest of a
-    # message, so that a few stalled peers could hold all threads.
-    limit = struct.pack("ll", STALL_SECONDS, 0)
-    for listener in worker.sockets:
-        listener.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-        listener.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-
-
-def main(settings: Settings) -> NoReturn:
+def main(settings: Settings, *, stall_seconds: int = STALL_SECONDS) -> NoReturn:
     """Serve until TERM or INT; does not return. Raises `SettingsError` where the address is open and has no tokens."""
     check_binding(settings)
     logging.basicConfig(
@@ -101,5 +101,5 @@ def main(settings: Settings) -> NoReturn:
     wanted = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    Server(settings).run()
+    Server(settings, stall_seconds).run()
     raise SystemExit(0)
