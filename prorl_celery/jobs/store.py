@@ -34,6 +34,9 @@ SWEEP_JOBS = 200
 BROKER_SEPARATOR = "\x06\x16"
 """What kombu puts between a queue and a level other than 0 in the name of a list."""
 
+BROKER_BINDINGS = "_kombu.binding.prorl"
+"""Where kombu keeps the queues of our exchange."""
+
 LEAD_SWEEPS = 3
 """Sweeps that the leading process may miss before another takes over."""
 
@@ -220,8 +223,8 @@ class JobStore(ResultReader):
         return None if reply == b"ended" else self._message_or_fenced(reply, claim, "fail")
 
     def hand_back(self, claim: Claim, *, worked_s: float = 0.0, waited_s: float) -> Message:
-        """Give the job back, uncharged, under a new fence: init and eval to their queue, rollout to init, since what was
-        begun in its sandbox cannot be begun again there.
+        """Give the job back, uncharged, under a new fence: init and eval to their queue, rollout to init, since what
+        was begun in its sandbox cannot be begun again there.
 
         Raises: `FenceLost` (also when a cancel came first: the job has then ended as cancelled).
         """
@@ -243,7 +246,9 @@ class JobStore(ResultReader):
     def sweep(self) -> SweepOutcome:
         """Repair what dead processes left, find lost messages, purge what expired. Bounded work; call it often."""
         lapsed, ended = self._run("sweep_leases", SWEEP_JOBS, _ms(CANCEL_PATIENCE_SECONDS))
-        lost = self._run("sweep_queues", SWEEP_JOBS, _ms(self._settings.republish_after_seconds), BROKER_SEPARATOR)
+        lost = self._run(
+            "sweep_queues", SWEEP_JOBS, _ms(self._settings.republish_after_seconds), BROKER_SEPARATOR, BROKER_BINDINGS
+        )
         purged = self._run("purge", SWEEP_JOBS)
         return SweepOutcome([_message(parts) for parts in lapsed + lost], [job.decode() for job in ended], purged)
 

@@ -4,9 +4,24 @@ from pathlib import Path
 
 import pytest
 import redis
-from kombu import Connection, Exchange, Queue
+from kombu import Connection
+from redis_fixtures import submit
 
+from prorl_celery.app import celery_priority, queue_named
 from prorl_celery.jobs.messages import Message, broker_list
+from prorl_celery.jobs.store import JobStore
+
+
+def publish(socket: Path, message: Message) -> None:
+    queue = queue_named(message.queue)
+    with Connection(f"redis+socket://{socket}") as connection, connection.Producer() as producer:
+        producer.publish(
+            {},
+            exchange=queue.exchange,
+            routing_key=queue.routing_key,
+            declare=[queue],
+            priority=celery_priority(message.priority),
+        )
 
 
 @pytest.mark.parametrize("priority", range(10))
@@ -14,13 +29,17 @@ def test_kombu_keeps_a_message_in_the_list_of_its_level(
     redis_client: redis.Redis, redis_socket: Path, priority: int
 ) -> None:
     message = Message("rollout", "rollout.n1.b1", "a", 0, priority)
-    with Connection(f"redis+socket://{redis_socket}") as connection, connection.Producer() as producer:
-        queue = Queue(message.queue, Exchange(message.queue, type="direct"), routing_key=message.queue)
-        producer.publish(
-            {},
-            exchange=queue.exchange,
-            routing_key=queue.routing_key,
-            declare=[queue],
-            priority=9 - message.priority,
-        )
-        assert redis_client.llen(broker_list(message.queue, message.level)) == 1
+    publish(redis_socket, message)
+    assert redis_client.llen(broker_list(message.queue, message.level)) == 1
+
+
+def test_of_a_dead_nodes_queue_the_broker_keeps_nothing(
+    redis_store: JobStore, redis_client: redis.Redis, redis_socket: Path
+) -> None:
+    publish(redis_socket, submit(redis_store))
+    publish(redis_socket, Message("rollout", "rollout.n1.b1", "gone", 0, 5))
+    redis_client.sadd("prorl:queues", "rollout.n1.b1")
+    redis_store.sweep()
+    assert [key for key in redis_client.keys("*") if b"n1.b1" in key] == []
+    assert redis_client.smembers("_kombu.binding.prorl") == {b"init\x06\x16\x06\x16init"}
+    assert redis_client.llen("init\x06\x163") == 1
