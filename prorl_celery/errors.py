@@ -103,7 +103,9 @@ class ApiError(ProrlError):
     @property
     def fields(self) -> dict[str, str]:
         """The bad fields of a 422: dotted path -> what is wrong."""
-        return {error["field"]: error["message"] for error in self.problem.get("errors", ())}
+        errors = self.problem.get("errors")
+        named = [error for error in errors if isinstance(error, dict)] if isinstance(errors, list) else []
+        return {str(error.get("field")): str(error.get("message")) for error in named}
 
 
 class ApiUnavailable(ApiError, ConnectionError):

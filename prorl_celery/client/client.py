@@ -11,16 +11,19 @@ document when the service refuses, and `ApiUnavailable` when it gives no answer 
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypeVar, overload
 from urllib.parse import quote
 
-from prorl_celery.client.transport import Transport
+from pydantic import BaseModel, RootModel, ValidationError
+
+from prorl_celery.client.transport import Reply, Transport
+from prorl_celery.errors import ApiError
 from prorl_celery.jobs.models import TERMINAL, JobRequest, JobStatus, Result
+
+Model = TypeVar("Model", bound=BaseModel)
 
 Job = JobRequest | Mapping[str, Any]
 """A job as a model, or as the JSON of the API."""
@@ -32,13 +35,27 @@ POLL_SECONDS = 30.0
 """Length of one long-poll."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResultPage:
+class ResultPage(BaseModel):
     """Results in order of finishing. Go on with `after=page.next`. `truncated`: earlier ones are no longer kept."""
 
     results: list[Result]
     next: str | None
     truncated: bool
+
+
+class _Statuses(BaseModel):
+    jobs: list[JobStatus]
+
+
+class _Backends(BaseModel):
+    backends: list[dict[str, Any]]
+
+
+class _Nodes(BaseModel):
+    nodes: list[dict[str, Any]]
+
+
+_Object = RootModel[dict[str, Any]]
 
 
 class Client:
@@ -70,17 +87,17 @@ class Client:
         A job without an id is given one here, so that a call that is repeated after a lost answer makes no second job.
         """
         if isinstance(jobs, (JobRequest, Mapping)):
-            return JobStatus.model_validate_json(self._http.call("POST", "/v1/jobs", body=_body(jobs)).body)
+            return _read(JobStatus, self._http.call("POST", "/v1/jobs", body=_body(jobs)))
         statuses: list[JobStatus] = []
         bodies = [_body(job) for job in jobs]
         for start in range(0, len(bodies), LIST_LIMIT):
             reply = self._http.call("POST", "/v1/jobs", body={"jobs": bodies[start : start + LIST_LIMIT]})
-            statuses += [JobStatus.model_validate(one) for one in json.loads(reply.body)["jobs"]]
+            statuses += _read(_Statuses, reply).jobs
         return statuses
 
     def status(self, job_id: str) -> JobStatus:
         """Where a job stands."""
-        return JobStatus.model_validate_json(self._http.call("GET", _path(job_id)).body)
+        return _read(JobStatus, self._http.call("GET", _path(job_id)))
 
     def wait(self, job_id: str, timeout: float) -> JobStatus:
         """Wait until a job has ended. Raises TimeoutError after `timeout` seconds."""
@@ -88,7 +105,7 @@ class Client:
         while True:
             seconds = max(0.0, min(POLL_SECONDS, deadline - time.monotonic()))
             reply = self._http.call("GET", _path(job_id), query={"wait": round(seconds, 3)}, wait=seconds)
-            status = JobStatus.model_validate_json(reply.body)
+            status = _read(JobStatus, reply)
             if status.state in TERMINAL:
                 return status
             if time.monotonic() >= deadline:
@@ -100,7 +117,7 @@ class Client:
     def result(self, job_id: str, *, tokens: bool = True) -> Result:
         """A finished job's result; without `tokens`, the token arrays are empty. `ApiError` 409 while it runs."""
         query = {"tokens": "true" if tokens else "false"}
-        return Result.model_validate_json(self._http.call("GET", _path(job_id) + "/result", query=query).body)
+        return _read(Result, self._http.call("GET", _path(job_id) + "/result", query=query))
 
     def results_page(
         self,
@@ -114,11 +131,10 @@ class Client:
         """The results that come after a place (None: the oldest kept); waits up to `wait` seconds for the first."""
         query = {"after": after, "wait": wait, "limit": limit, "tag": tag, "batch_id": batch_id}
         reply = self._http.call("GET", "/v1/results", query=query, wait=wait)
-        page = json.loads(reply.body)
-        results = [Result.model_validate(one) for one in page["results"]]
-        if not results and wait and reply.retry_after is not None:
+        page = _read(ResultPage, reply)
+        if not page.results and wait and reply.retry_after is not None:
             self._http.pause(min(reply.retry_after, wait))
-        return ResultPage(results, page["next"], page["truncated"])
+        return page
 
     def results(
         self, after: str | None = None, *, timeout: float, tag: str | None = None, batch_id: str | None = None
@@ -135,12 +151,11 @@ class Client:
 
     def cancel(self, job_id: str) -> JobStatus:
         """Cancel a job: a queued one ends at once, a running one shows `cancel_requested` until its worker obeys."""
-        return JobStatus.model_validate_json(self._http.call("DELETE", _path(job_id)).body)
+        return _read(JobStatus, self._http.call("DELETE", _path(job_id)))
 
     def backends(self) -> list[dict[str, Any]]:
         """All inference backends."""
-        found: list[dict[str, Any]] = json.loads(self._http.call("GET", "/v1/backends").body)["backends"]
-        return found
+        return _read(_Backends, self._http.call("GET", "/v1/backends")).backends
 
     def add_backend(self, url: str, model: str, **more: Any) -> dict[str, Any]:
         """Register a backend, or update the one of that url. `more`: kind, tokenizer, weight, api_key and so on."""
@@ -157,12 +172,17 @@ class Client:
 
     def nodes(self) -> list[dict[str, Any]]:
         """The live nodes."""
-        found: list[dict[str, Any]] = self._json("GET", "/v1/nodes")["nodes"]
-        return found
+        return _read(_Nodes, self._http.call("GET", "/v1/nodes")).nodes
 
     def _json(self, method: str, path: str, **call: Any) -> dict[str, Any]:
-        value: dict[str, Any] = json.loads(self._http.call(method, path, **call).body)
-        return value
+        return _read(_Object, self._http.call(method, path, **call)).root
+
+
+def _read(model: type[Model], reply: Reply) -> Model:
+    try:
+        return model.model_validate_json(reply.body)
+    except ValidationError as error:
+        raise ApiError(f"not an answer of this service (HTTP {reply.status})", status=reply.status) from error
 
 
 def _path(job_id: str) -> str:

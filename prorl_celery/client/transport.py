@@ -138,5 +138,7 @@ def _refusal(reply: Reply, call: str) -> ApiError:
         problem = None
     if not isinstance(problem, dict):
         return ApiError(f"{call}: HTTP {reply.status}", status=reply.status)
-    said = "; ".join(f"{e['field']}: {e['message']}" for e in problem.get("errors", ())[:5]) or problem.get("detail")
-    return ApiError(f"{call}: HTTP {reply.status}: {said}", status=reply.status, problem=problem)
+    error = ApiError("", status=reply.status, problem=problem)
+    said = "; ".join(f"{field}: {message}" for field, message in list(error.fields.items())[:5])
+    error.args = (f"{call}: HTTP {reply.status}: {said or problem.get('detail', 'no reason given')}",)
+    return error
