@@ -114,9 +114,9 @@ class Upkeep:
         try:
             keeper = self._keeper.status()
         except SandboxError as error:
-            record["keeper"] = str(error)
+            record["keeper"] = {"error": str(error)}
         else:
-            record.update(room=keeper["room"], sandboxes=keeper["live"], keeper="up")
+            record.update(room=keeper["room"], sandboxes=keeper["live"], keeper=keeper)
         self._nodes.beat(record)
 
     def sweep(self) -> None:
