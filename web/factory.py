@@ -11,7 +11,7 @@ from prorl_celery.scheduling.backends import BackendRegistry
 from prorl_celery.scheduling.nodes import NodeRegistry
 from prorl_celery.settings import Settings
 from prorl_celery.store.clients import blocking_client, script_client
-from web import auth, backends, jobs, operations, problems, results
+from web import auth, backends, jobs, operations, problems, reading, results
 from web.ended import ResultsStream
 from web.services import EXTENSION, Publishing, Services
 from web.waiters import EndedJobs, Waiters
@@ -45,6 +45,7 @@ def create_app(
         waiters=Waiters(ended or ResultsStream(blocking_client(settings), settings), limit=settings.max_waiters),
     )
     problems.install(app)
+    reading.install(app)
     auth.install(app, auth.parse_entries(settings.api_tokens))
     for module in (jobs, results, backends, operations):
         app.register_blueprint(module.blueprint)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 import re
+import threading
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from flask import request
+from flask import Flask, current_app, g, request
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 from werkzeug.exceptions import ClientDisconnected
@@ -21,6 +22,17 @@ from web.problems import FieldError, Problem, bad_fields, fields_of
 Model = TypeVar("Model", bound=BaseModel)
 
 PIECE_BYTES = 1 << 18
+
+BIG_BYTES = 4 << 20
+"""A body above this needs room: parsed, it takes some ten times its size, and hundreds of threads may hold one."""
+
+BIG_BODIES = 4
+"""Big bodies that one process holds at once; the others wait unread, in their senders' buffers."""
+
+ROOM_SECONDS = 20.0
+"""How long a big body waits for room."""
+
+ROOM = "prorl.big_bodies"
 
 _MAYBE_TOO_BIG = re.compile(rb"[0-9][eE]\+?[0-9]{2}|[0-9]{200}")
 """Bytes without a match hold no number that is too big for a double; so nearly all bodies are spared the walk."""
@@ -52,14 +64,34 @@ def _read_body() -> bytes:
 
     Piece by piece, since one `read()` of werkzeug's cuts a chunked body at the limit in silence.
     """
-    pieces = []
+    pieces: list[bytes] = []
+    size = 0
     try:
         while piece := request.stream.read(PIECE_BYTES):
             pieces.append(piece)
+            size += len(piece)
+            if size > BIG_BYTES and "holds_big_body" not in g:
+                _wait_for_room()
     except ClientDisconnected as error:
         # Nobody may be there to read this; a peer that merely stalled is.
         raise Problem(408, "request-timeout", "the body stopped coming before its end") from error
     return b"".join(pieces)
+
+
+def install(app: Flask) -> None:
+    """Give each request's room for a big body back when it has ended, however it did."""
+    app.extensions[ROOM] = threading.BoundedSemaphore(BIG_BODIES)
+
+    @app.teardown_request
+    def give_back(_: BaseException | None) -> None:
+        if g.pop("holds_big_body", False):
+            app.extensions[ROOM].release()
+
+
+def _wait_for_room() -> None:
+    if not current_app.extensions[ROOM].acquire(timeout=ROOM_SECONDS):
+        raise Problem(503, "busy", "too many big bodies at once", retry_after=2)
+    g.holds_big_body = True
 
 
 def read_model(model: type[Model]) -> Model:

@@ -17,6 +17,7 @@ from web_helpers import Recorder, a_job, run_to_its_end
 
 from prorl_celery.errors import StoreUnavailable
 from prorl_celery.jobs.store import JobStore
+from web.reading import BIG_BODIES, ROOM
 
 
 def fields(response: Any) -> dict[str, str]:
@@ -203,6 +204,23 @@ def test_a_body_over_the_limit_is_refused(make: Callable[..., Flask]) -> None:
     refused = api.post("/v1/jobs", json=a_job(text="x" * 4096))
     assert refused.status_code == 413
     assert refused.mimetype == "application/problem+json"
+
+
+def test_big_bodies_take_turns_and_give_their_room_back(
+    app: Flask, monkeypatch: pytest.MonkeyPatch, publisher: Recorder
+) -> None:
+    monkeypatch.setattr("web.reading.BIG_BYTES", 1000)
+    monkeypatch.setattr("web.reading.ROOM_SECONDS", 0.2)
+    big = {"instance": {"data_source": "echo", "text": "x" * 3000}}
+    for _ in range(BIG_BODIES + 1):
+        assert app.test_client().post("/v1/jobs", json=big).status_code == 201
+        assert app.test_client().post("/v1/jobs", json={**big, "priority": 99}).status_code == 422
+    room = app.extensions[ROOM]
+    for _ in range(BIG_BODIES):
+        assert room.acquire(timeout=1)
+    refused = app.test_client().post("/v1/jobs", json=big)
+    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "2")
+    assert app.test_client().post("/v1/jobs", json=a_job("small")).status_code == 201
 
 
 def test_an_instance_too_big_for_the_store_is_refused(make: Callable[..., Flask]) -> None:
