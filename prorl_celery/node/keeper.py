@@ -45,6 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     service.close()
     _await_ends(loop, service)
+    service.sandboxes.close()
     return 0
 
 

@@ -7,6 +7,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from prorl_celery.errors import SandboxError, SandboxUnavailable
@@ -17,8 +18,8 @@ from prorl_celery.node.keeper_work import ChildWork
 from prorl_celery.sandbox import local, singularity
 from prorl_celery.sandbox.base import SandboxHandle, SandboxSpec
 from prorl_celery.sandbox.bubblewrap import Bubblewrap
-from prorl_celery.sandbox.launch import Launch, check_spec, choose_kind, sandbox_user
-from prorl_celery.sandbox.share import shared_directory
+from prorl_celery.sandbox.launch import Launch, User, check_spec, choose_kind, sandbox_user
+from prorl_celery.sandbox.share import Share
 from prorl_celery.settings import Settings
 
 STUCK_KILLS = 5
@@ -70,6 +71,7 @@ class Sandboxes:
         self._entries: dict[str, Entry] = {}
         self._bubblewrap: Bubblewrap | SandboxUnavailable | None = None
         self._singularity: singularity.Singularity | None = None
+        self._share: Share | None = None
         self.starts = 0
         self.stops = 0
 
@@ -136,14 +138,17 @@ class Sandboxes:
         if entry.process is not None:
             entry.process.kill()
 
-    def close(self) -> None:
-        """End all, without waiting: the process is about to exit, and what is left dies with it."""
+    def stop_all(self) -> None:
+        """Begin to end every sandbox."""
         for entry in self.entries():
             self.stop(entry.sandbox_id)
-            if entry.launch is not None and entry.kind == "local":
-                local.discard(entry.launch)
+
+    def close(self) -> None:
+        """Remove what sandboxes shared; the last thing a keeper does. What is still there dies with the process."""
         if self._singularity is not None:
             self._singularity.close()
+        if self._share is not None:
+            self._share.close()
 
     def _launch(self, entry: Entry) -> Launch:
         if entry.kind == "local":
@@ -155,17 +160,22 @@ class Sandboxes:
         if self._bubblewrap is None:
             try:
                 user = sandbox_user(self._settings)
-                self._bubblewrap = Bubblewrap(self._settings, user, shared_directory(self._settings, user))
+                self._bubblewrap = Bubblewrap(self._settings, user, self._shared(user))
             except SandboxUnavailable as error:
                 self._bubblewrap = error
         if isinstance(self._bubblewrap, SandboxUnavailable):
             raise self._bubblewrap
         return self._bubblewrap
 
+    def _shared(self, user: User | None) -> Path:
+        if self._share is None:
+            self._share = Share(self._settings, user)
+        return self._share.path
+
     def _start_instance(self, entry: Entry, started: Started) -> None:
         if self._singularity is None:
             user = sandbox_user(self._settings)
-            self._singularity = singularity.Singularity(user, shared_directory(self._settings, user), self._boot)
+            self._singularity = singularity.Singularity(user, self._shared(user), self._boot)
         container = self._singularity
         name = container.instance_name(entry.sandbox_id)
 

@@ -108,11 +108,11 @@ class Service:
         loop.watch(self._listener.fileno(), self._accept)
 
     def close(self) -> None:
-        """Stop listening and end every sandbox."""
+        """Stop listening and begin to end every sandbox."""
         self.loop.unwatch(self._listener.fileno())
         self._listener.close()
         self._path.unlink(missing_ok=True)
-        self.sandboxes.close()
+        self.sandboxes.stop_all()
 
     def serve(self, connection: Connection, message: dict[str, Any]) -> None:
         """One request. Raises `SandboxError`, and what a malformed request leads to."""

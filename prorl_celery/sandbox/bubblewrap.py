@@ -32,7 +32,7 @@ UID = 1000
 
 
 class Bubblewrap:
-    """Makes launches. `share` is a directory that the sandbox user can reach (see `shared_directory`)."""
+    """Makes launches. `share` is a directory that the sandbox user can reach."""
 
     def __init__(self, settings: Settings, user: User | None, share: Path) -> None:
         self._settings = settings

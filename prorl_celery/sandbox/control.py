@@ -18,8 +18,11 @@ from prorl_celery.errors import SandboxError
 from prorl_celery.sandbox.base import CancelSignal
 from prorl_celery.sandbox.waiting import Waiter
 
-REQUEST_SECONDS = 10.0
+REQUEST_SECONDS = 30.0
 """An operation takes milliseconds; one that takes this long is stuck."""
+
+SLOWEST_BYTES_PER_SECOND = 2 << 20
+"""What is allowed on top for a file's bytes, on a machine that has other things to do."""
 
 LISTING_BYTES = 256 << 10
 PATH_BYTES = 4096
@@ -63,7 +66,7 @@ class Control:
             raise SandboxError(f"the sandbox's control channel is unusable: {self._broken}")
         request_id = secrets.token_hex(8)
         head = f"{request_id} {operation} {size} {quote_path(path)}\n".encode()
-        deadline = time.monotonic() + REQUEST_SECONDS
+        deadline = time.monotonic() + REQUEST_SECONDS + (len(data) + limit_bytes) / SLOWEST_BYTES_PER_SECOND
         # Until the answer is whole the channel holds half a conversation; whoever leaves here leaves it unusable.
         self._broken = f"{operation} was given up half-way"
         try:
@@ -79,7 +82,7 @@ class Control:
         while True:
             events = self._waiter.readable(deadline, also_writable=bool(pending))
             if not events:
-                raise SandboxError(f"the sandbox did not answer within {REQUEST_SECONDS:g} s")
+                raise SandboxError("the sandbox did not answer in time")
             if pending:
                 with suppress(BlockingIOError):
                     pending = pending[self._channel.send(pending[: 64 << 10]) :]

@@ -6,12 +6,13 @@ the run directory. What they need is copied once to a directory that they can.
 
 from __future__ import annotations
 
-import hashlib
+import fcntl
 import os
 import shutil
 import stat
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from prorl_celery.errors import SandboxUnavailable
@@ -19,6 +20,7 @@ from prorl_celery.sandbox.launch import User
 from prorl_celery.settings import Settings
 
 COPIED_FROM_ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "ssl/certs", "mime.types", "localtime")
+YOUNG_SECONDS = 60.0
 ETC_FILES = {
     "passwd": "root:x:0:0:root:/root:/bin/bash\nagent:x:1000:1000:agent:/home/agent:/bin/bash\n"
     "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
@@ -31,24 +33,60 @@ ETC_FILES = {
 }
 
 
-def shared_directory(settings: Settings, user: User | None) -> Path:
-    """A directory of ours for what sandboxes may see; the same one for each keeper of this run directory and node.
+class Share:
+    """A directory of one keeper for what its sandboxes may see. Locked while the keeper lives.
 
-    Raises: `SandboxUnavailable` when no place is reachable for the sandbox user, or another user took the name.
+    `close` removes it; what a killed keeper left is removed by the next one that starts on the machine.
+    Raises: `SandboxUnavailable` when there is no place that the sandbox user can reach.
     """
-    digest = hashlib.sha256(f"{settings.run_dir.absolute()}\0{settings.node}".encode()).hexdigest()[:12]
-    wanted = settings.run_dir / settings.node / "share"
-    places = [wanted, Path(tempfile.gettempdir(), f"prorl-share-{os.getuid()}-{digest}")]
-    for place in places:
-        if reachable(place.parent, user):
-            place.mkdir(mode=0o755, exist_ok=True)
-            found = place.lstat()
-            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-                raise SandboxUnavailable(f"{place} is not ours; remove it or set PRORL_RUN_DIR")
-            place.chmod(0o755)
-            return place
-    name = user.name if user else "the sandbox user"
-    raise SandboxUnavailable(f"{name} can reach none of {', '.join(map(str, places))}; set PRORL_RUN_DIR or TMPDIR")
+
+    def __init__(self, settings: Settings, user: User | None) -> None:
+        places = [settings.run_dir / settings.node, Path(tempfile.gettempdir())]
+        for place in places:
+            if reachable(place, user):
+                break
+        else:
+            name = user.name if user else "the sandbox user"
+            raise SandboxUnavailable(f"{name} can reach none of {places[0]}, {places[1]}: set PRORL_RUN_DIR or TMPDIR")
+        prefix = f"prorl-share-{os.getuid()}-"
+        for left in place.glob(prefix + "*"):
+            _remove_if_left(left)
+        self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
+        self.path.chmod(0o755)
+        self._lock = _lock(self.path)
+
+    def close(self) -> None:
+        """Remove it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+
+
+def _lock(path: Path) -> int | None:
+    """A lock on a folder, by its descriptor; None while another process holds it. Ends with the process."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _remove_if_left(path: Path) -> None:
+    try:
+        found = path.lstat()
+        if found.st_uid != os.geteuid() or not stat.S_ISDIR(found.st_mode):
+            return
+        # A folder this young may be one whose keeper has yet to lock it; a guard may still be at work in it.
+        if time.time() - found.st_mtime < YOUNG_SECONDS:
+            return
+        lock = _lock(path)
+    except OSError:
+        return
+    if lock is not None:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
 
 
 def reachable(path: Path, user: User | None) -> bool:

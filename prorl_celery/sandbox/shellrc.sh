@@ -14,5 +14,6 @@ __prorl_end() {
   PS1= PS2= PROMPT_COMMAND=__prorl_prompt
 }
 __prorl_prompt() { local status=$?; [[ -z ${__prorl_id-} ]] || __prorl_end "$status"; }
+readonly __prorl_nonce
 readonly -f __prorl_end __prorl_prompt
 PS1= PS2= __prorl_id=shell PROMPT_COMMAND='__prorl_end "$__prorl_last"'

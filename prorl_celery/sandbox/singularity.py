@@ -34,6 +34,9 @@ START_SECONDS = 60.0
 INIT_NAMES = ("appinit", "sinit")
 """What an instance's first process is called: Apptainer, older Singularity."""
 
+SHIELD = ("bash", "-c", 'trap "" TTOU TTIN; exec bash "$@"', "prorl-init")
+"""Lets bash take the terminal from outside its pid namespace. It would stop itself; process 1 is spared that."""
+
 # Reads until the keeper's end of the pipe closes; then kills every recorded instance, for a while, since one may be
 # just starting. A record's pid may by then be another process, so its name is checked.
 GUARD = """
@@ -49,7 +52,6 @@ while [ $round -lt 30 ]; do
   round=$((round + 1))
   sleep 0.1
 done
-rm -rf "$1"/instances "$1"/cache
 """
 
 
@@ -88,13 +90,16 @@ class Singularity:
         if not reachable(image, self._user):
             who = self._user.name if self._user else "this user"
             raise SandboxError(f"{who} cannot read the image {image}")
+        # Loaded while the files it is made of can still be read: the sandbox user may not.
+        from spython.main import Client
+
         self._become()
-        options = ["--containall", "--no-home", "--writable-tmpfs", "--cleanenv"]
+        options = ["--containall", "--no-home", "--writable-tmpfs", "--cleanenv", "--scratch", WORKDIR]
         if spec.network == "none":
             options += ["--net", "--network", "none"]
         if image.is_dir() and (image / "usr").is_dir() and not any((image / "usr").iterdir()):
             options += ["--bind", "/usr:/usr:ro"]
-        return start(str(image), name, options)
+        return start(Client, str(image), name, options)
 
     def launch(self, spec: SandboxSpec, name: str, *, nonce: str) -> Launch:
         """The `exec` that holds the sandbox's terminal."""
@@ -105,7 +110,7 @@ class Singularity:
             argv=(
                 self._program, "-q", "exec", "--cleanenv", "--pwd", "/", f"instance://{name}",
                 "/usr/bin/env", "-i", *(f"{key}={value}" for key, value in inside.items()),
-                *init_argv(spec, nonce=nonce, workdir=WORKDIR, isolated=True, processes=processes),
+                *SHIELD, *init_argv(spec, nonce=nonce, workdir=WORKDIR, isolated=True, processes=processes)[1:],
             ),
             env=self._environment(),
             user=self._user,
@@ -117,7 +122,9 @@ class Singularity:
             log.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let the guard do its work, at the keeper's end: it outlives the keeper by some seconds."""
+        """End the guard, when the instances have ended."""
+        self._guard.kill()
+        self._guard.wait(timeout=5.0)
         if self._guard.stdin is not None:
             self._guard.stdin.close()
 
@@ -151,12 +158,10 @@ class Singularity:
         )
 
 
-def start(image: str, name: str, options: list[str]) -> int:
-    """`instance start` through spython. Raises `SandboxError`."""
-    from spython.main import Client
-
+def start(client: Any, image: str, name: str, options: list[str]) -> int:
+    """`instance start` through spython's client. Raises `SandboxError`."""
     try:
-        instance: Any = Client.instance(image, name=name, options=options, quiet=True)
+        instance: Any = client.instance(image, name=name, options=options, quiet=True)
     except SystemExit as error:  # spython's way of refusing a bind
         raise SandboxError(f"spython refused to start {name}") from error
     pid = getattr(instance, "pid", None)

@@ -1,0 +1,84 @@
+"""What a tool is: a name, a schema the model reads, and a call that answers with text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What a tool call came to, as the model reads it.
+
+    `ends` says that the rollout is over; `answer` is then what the agent handed in, if anything.
+    """
+
+    content: str
+    ends: bool = False
+    answer: str | None = None
+
+
+class Tool(Protocol):
+    """One tool of one rollout."""
+
+    name: ClassVar[str]
+    schema: ClassVar[dict[str, Any]]
+    """OpenAI function schema: `{"type": "function", "function": {...}}`."""
+
+    def __call__(self, arguments: dict[str, Any]) -> Observation:
+        """Run. The arguments have passed the schema. What the model did wrong is an observation.
+
+        Raises: `SandboxError`, `ToolError`, and what the job's cancel signal raises.
+        """
+        ...
+
+
+def function_schema(
+    name: str, description: str, properties: dict[str, Any], required: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """An OpenAI function schema."""
+    return {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": description,
+            "parameters": {
+                "type": "object",
+                "properties": properties,
+                "required": list(required),
+                "additionalProperties": False,
+            },
+        },
+    }
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "array": (list,),
+    "boolean": (bool,),
+}
+
+
+def wrong_arguments(schema: dict[str, Any], arguments: dict[str, Any]) -> str | None:
+    """What is wrong with a call's arguments, for the model to read; None when nothing is."""
+    parameters = schema["function"]["parameters"]
+    properties = parameters["properties"]
+    problems = [f"{name!r} is missing" for name in parameters["required"] if name not in arguments]
+    for name, value in arguments.items():
+        if name not in properties:
+            problems.append(f"{name!r} is not an argument of this tool")
+        else:
+            problems += _wrong_value(name, value, properties[name])
+    return "; ".join(problems) or None
+
+
+def _wrong_value(name: str, value: Any, wanted: dict[str, Any]) -> list[str]:
+    kind = wanted["type"]
+    if not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "boolean"):
+        return [f"{name!r} must be of type {kind}"]
+    if "enum" in wanted and value not in wanted["enum"]:
+        return [f"{name!r} must be one of {', '.join(wanted['enum'])}"]
+    items: list[Any] = value if isinstance(value, list) else []
+    return [problem for item in items for problem in _wrong_value(f"{name} item", item, wanted["items"])][:1]

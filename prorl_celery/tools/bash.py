@@ -1,0 +1,50 @@
+"""The `bash` tool: one command in the sandbox's lasting shell."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from prorl_celery.sandbox.base import CommandResult, Shell
+from prorl_celery.settings import Settings
+from prorl_celery.tools.base import Observation, function_schema
+
+LONGEST_SECONDS = 3600.0
+SHORTEST_SECONDS = 0.1
+
+
+class BashTool:
+    """Runs commands; the observation's last line is always the exit code and the working directory."""
+
+    name: ClassVar[str] = "bash"
+    schema: ClassVar[dict[str, Any]] = function_schema(
+        "bash",
+        "Run a command in a bash session that lasts: the working directory, variables and background jobs stay from "
+        "one call to the next. The command's standard input is empty, so it cannot ask questions. Start what should "
+        "go on running with `&`. The last line of the answer gives the exit code and the working directory.",
+        {
+            "command": {"type": "string", "description": "The command, as typed at a prompt; may have many lines."},
+            "timeout": {"type": "number", "description": "Seconds after which the command is interrupted."},
+        },
+        required=("command",),
+    )
+
+    def __init__(self, shell: Shell, settings: Settings) -> None:
+        self._shell = shell
+        self._timeout = settings.tool_timeout_seconds
+
+    def __call__(self, arguments: dict[str, Any]) -> Observation:
+        timeout = float(arguments.get("timeout", self._timeout))
+        if not timeout > 0:
+            return Observation("'timeout' must be a positive number of seconds.")
+        timeout = min(max(timeout, SHORTEST_SECONDS), LONGEST_SECONDS)
+        return Observation(render(self._shell.run(arguments["command"], timeout=timeout), timeout))
+
+
+def render(result: CommandResult, timeout: float) -> str:
+    """A command's result as the model reads it."""
+    output = result.output
+    if output and not output.endswith("\n"):
+        output += "\n"
+    ended = f"timed out after {timeout:g} s and was stopped" if result.timed_out else f"exit code {result.exit_code}"
+    restarted = "; the shell ended and a new one was started" if result.shell_restarted else ""
+    return f"{output}[{ended}{restarted}; working directory {result.cwd}]"
