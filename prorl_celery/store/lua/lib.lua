@@ -150,7 +150,7 @@ end
 -- End the job: the only way into a terminal state. `more` are further fields of the record and their values.
 local function conclude(job, step, state, reason, more)
   let_go(job)
-  dequeue(job)
+  if job.state == 'queued' then dequeue(job) end
   place(job, '')
   call('HSET', job.key, 'state', state, 'reason', reason, 'finished', NOW, 'since', NOW, 'active', NOW,
     'fence', int(job.fence), 'last', step .. ':' .. int(job.fence), unpack(more))
@@ -168,7 +168,7 @@ local function conclude(job, step, state, reason, more)
   cut_results()
   call('ZADD', key('expiry'), int(now + RESULT_TTL), job.id)
   call('PEXPIRE', key('data', job.id), RESULT_TTL)
-  call('PEXPIRE', key('turns', job.id), RESULT_TTL)
+  if job.log ~= '0' then call('PEXPIRE', key('turns', job.id), RESULT_TTL) end
   call('PEXPIRE', job.key, ID_TTL)
   if job.batch then call('PEXPIRE', key('batch', job.batch), ID_TTL) end
   call('PUBLISH', key('done'), job.id)
