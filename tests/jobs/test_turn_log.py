@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 import pytest
 import redis
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from redis_fixtures import claim, snapshot, submit, to_rollout
 
@@ -39,6 +39,7 @@ def turns(draw: st.DrawFn) -> Turn:
     )
 
 
+@settings(deadline=None, max_examples=50)
 @given(turns())
 def test_a_turn_comes_back_as_it_was(turn: Turn) -> None:
     assert unpack_turn(pack_turn(turn, limit_bytes=1 << 20, job_id="a")) == turn
@@ -122,6 +123,7 @@ def test_a_result_is_the_turn_log_byte_for_byte(store: JobStore) -> None:
     assert type(result).model_validate_json(result.model_dump_json()) == result
 
 
+@settings(deadline=None, max_examples=30)
 @given(st.lists(turns(), max_size=6))
 def test_every_token_of_the_log_is_in_the_rows_once_and_lists_have_one_length(log: list[Turn]) -> None:
     rows = segments(log)

@@ -1,7 +1,7 @@
 from array import array
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prorl_celery.errors import StoreError, TooLarge
@@ -14,6 +14,7 @@ values = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(values)
 def test_what_is_packed_comes_back(value: object) -> None:
     assert unpack(pack(value, limit_bytes=1 << 20, what="it")) == value
