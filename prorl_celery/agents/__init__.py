@@ -1,0 +1,1 @@
+"""The multi-turn loop: `loop.run_agent`."""

@@ -75,20 +75,10 @@ class ChatConversation:
         room = room_for(wanted, self._used_tokens, self._max_context_tokens, self._endpoint.max_model_len)
         if room < 1:
             raise ContextOverflow(f"{self._used_tokens} tokens so far leave no room for a reply")
-        endpoint = self._endpoint
-        request = ChatRequest(
-            messages=self._sent,
-            tools=self._tools,
-            max_tokens=room,
-            sampling=self._sampling,
-            seed=call_seed(self._sampling.seed, self._turn),
-            request_id=request_id(self._job_id, self._turn),
-        )
-        answer = self._loop.call(
-            lambda: repeated(lambda: chat(self._loop, endpoint, request)),
-            cancel=self._cancel,
-            timeout=self._deadline(),
-        )
+        answer = self._call(room)
+        while answer.finish_reason == "abort":
+            # The engine gave up its calls, for new weights say. Messages cannot go on from half a reply: asked again.
+            answer = self._call(room, again=True)
         reply = self._reply(answer)
         self._unrecorded = []
         self._used_tokens = answer.prompt_tokens + answer.completion_tokens
@@ -106,6 +96,22 @@ class ChatConversation:
         if endpoint.model != self._endpoint.model:
             raise BackendError(f"{endpoint.url} cannot go on with model {self._endpoint.model}", url=endpoint.url)
         self._endpoint = endpoint
+
+    def _call(self, max_tokens: int, *, again: bool = False) -> ChatReply:
+        endpoint = self._endpoint
+        request = ChatRequest(
+            messages=self._sent,
+            tools=self._tools,
+            max_tokens=max_tokens,
+            sampling=self._sampling,
+            seed=call_seed(self._sampling.seed, self._turn),
+            request_id=request_id(self._job_id, self._turn),
+        )
+        return self._loop.call(
+            lambda: repeated(lambda: chat(self._loop, endpoint, request), pause_first=again),
+            cancel=self._cancel,
+            timeout=self._deadline(),
+        )
 
     def _reply(self, answer: ChatReply) -> Reply:
         content, reasoning, calls = self._understood(answer)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import time
-from array import array
 from typing import Any
 
 import aiohttp
@@ -41,7 +40,7 @@ async def complete(session: aiohttp.ClientSession, endpoint: Endpoint, request: 
         PATH,
         _body(endpoint, request),
         request_id=request.request_id,
-        limit_bytes=REPLY_BYTES + REPLY_BYTES_PER_ID * request.max_tokens + 16 * request.prompt_tokens,
+        limit_bytes=REPLY_BYTES + REPLY_BYTES_PER_ID * request.max_tokens + 16 * len(request.prompt_ids),
     )
     seconds = time.monotonic() - started
     return _read(endpoint, request, data, seconds)
@@ -75,7 +74,7 @@ def _read(endpoint: Endpoint, request: TokenRequest, data: bytes, seconds: float
     choice = only_choice(endpoint, reply)
     if not checked and choice.get("prompt_token_ids") is not None:
         used = checked_ids(endpoint, choice["prompt_token_ids"], None, "prompt ids")
-        if used != array("i", map(int, request.prompt_json.split(","))):
+        if used != request.prompt_ids:
             raise BackendError(f"{endpoint.base} used other prompt ids than it was sent", url=endpoint.url)
     ids = checked_ids(endpoint, choice.get("token_ids"), request.vocab_size, "sampled ids")
     logprobs = choice.get("logprobs")

@@ -146,8 +146,8 @@ class TokenConversation:
         """One call, its tokens added to the trajectory at once; why it ended."""
         endpoint = self._endpoint
         request = TokenRequest(
+            prompt_ids=self._trajectory.ids,
             prompt_json=self._trajectory.prompt_json(),
-            prompt_tokens=len(self._trajectory.ids),
             max_tokens=max_tokens,
             sampling=self._sampling,
             seed=call_seed(self._sampling.seed, self._turn, self._calls),

@@ -38,10 +38,10 @@ _EXPLAINED_CHARS = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRequest:
-    """One call of token mode. `prompt_json` is the prompt's ids as JSON numbers between commas."""
+    """One call of token mode. `prompt_json` is `prompt_ids` as JSON numbers between commas."""
 
+    prompt_ids: array[int]
     prompt_json: str
-    prompt_tokens: int
     max_tokens: int
     sampling: SamplingParams
     seed: int | None

@@ -174,6 +174,15 @@ def test_a_backend_that_is_not_there_or_busy_is_asked_again(
     assert list(make().sample().sampled_ids) == [2]
 
 
+def test_an_aborted_reply_is_asked_for_again(make: Make, stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "FIRST_WAIT_SECONDS", 0.01)
+    aborted = answer(content="ha", prompt=[1], ids=[2])
+    aborted["choices"][0]["finish_reason"] = "abort"
+    replies = [aborted, answer(content="whole", prompt=[1], ids=[2, 3])]
+    stub.answer = lambda body: replies.pop(0)
+    assert make().sample().text == "whole"
+
+
 def test_a_full_context_overflows_before_and_after_the_first_turn(make: Make, stub: Stub) -> None:
     stub.answer = lambda body: web.json_response({"error": {"code": "context_length_exceeded"}}, status=400)
     with pytest.raises(ContextOverflow):
