@@ -43,14 +43,13 @@ def test_jobs_run_and_outlive_a_restart_on_either_server(tmp_path: Path, sums: P
         assert up.json("show", job["job_id"])["reward"] == 1.0
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_a_stop_leaves_nothing(tmp_path: Path, signum: signal.Signals) -> None:
+def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     with Up(tmp_path / "data") as up:
         assert answers(up.url + "/healthz")
         assert all("backend" in item for item in missing(up.url))
         pids = up.processes()
         assert len(pids) >= 8
-        assert up.stop(signum) == 0
+        assert up.stop(signal.SIGINT) == 0
     assert gone(pids)
     assert not run_dir_for(tmp_path / "data").exists()
     assert not (tmp_path / "data" / "service.json").exists()
@@ -75,31 +74,21 @@ def test_each_part_that_is_killed_comes_back_and_jobs_go_on(tmp_path: Path, sums
         until(lambda: missing(up.url) == [], "all parts are back")
         summary = up.json("submit", str(sums), "--out", str(tmp_path / "out.jsonl"))
         assert summary["states"] == {"completed": 6}, up.logs()
-        assert len({node["boot"] for node in up.json("status")["nodes"]}) == 1
+        until(lambda: len(up.json("status")["nodes"]) == 1, "the record of the dead keeper has lapsed")
         assert up.stop() == 0
 
 
-def test_two_services_on_one_machine_do_not_meet(tmp_path: Path, sums: Path) -> None:
+def test_two_services_on_one_machine_do_not_meet_and_never_share_data(tmp_path: Path, sums: Path) -> None:
     with Up(tmp_path / "a", "--scripted", "answer") as one, Up(tmp_path / "b", "--scripted", "answer") as other:
         assert one.json("submit", str(sums), "--out", str(tmp_path / "a.jsonl"))["states"] == {"completed": 6}
         assert other.json("jobs")["jobs"] == []
+        argv = [PRORL, "up", "--port", "0", "--data-dir", str(tmp_path / "b")]
+        told = subprocess.run(argv, capture_output=True, text=True, timeout=60, env=clean_environment(), check=False)
+        assert told.returncode == 1
+        assert f"in use by another prorl (pid {other.process.pid})" in told.stderr
         assert one.stop() == 0
         assert other.json("submit", str(sums), "--out", str(tmp_path / "b.jsonl"))["states"] == {"completed": 6}
         assert other.stop() == 0
-
-
-def test_a_second_service_on_the_same_data_is_refused(tmp_path: Path) -> None:
-    with Up(tmp_path / "data") as up:
-        told = subprocess.run(
-            [PRORL, "up", "--port", "0", "--data-dir", str(tmp_path / "data")],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            env=clean_environment(),
-            check=False,
-        )
-        assert told.returncode == 1
-        assert f"in use by another prorl (pid {up.process.pid})" in told.stderr
 
 
 def test_it_starts_in_a_directory_with_a_users_own_tasks_and_web(tmp_path: Path, sums: Path) -> None:
