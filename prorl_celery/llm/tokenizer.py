@@ -42,6 +42,8 @@ class ChatTokenizer:
             self._load()
         except TemplateError as error:
             raise BackendError(f"tokenizer directory {self.directory}: {error}") from error
+        except (KeyError, TypeError, AttributeError) as error:
+            raise BackendError(f"tokenizer directory {self.directory} is not in the usual form: {error!r}") from error
 
     def _load(self) -> None:
         if not self.directory.is_dir():
@@ -53,8 +55,11 @@ class ChatTokenizer:
         self._tool_template = ChatTemplate(sources["tool_use"], named) if "tool_use" in sources else self.template
         self._tokenizer, specials = self._read_tokenizer(" ".join(sources.values()))
         self.special_ids = {text: self._tokenizer.token_to_id(text) for text in specials}
+        added = self._tokenizer.get_added_tokens_decoder()
         self.vocab_size = max(
-            self._tokenizer.get_vocab_size(True), int(self._json("config.json").get("vocab_size") or 0)
+            self._tokenizer.get_vocab_size(True),
+            max(added, default=-1) + 1,  # added tokens may leave a gap behind the others
+            int(self._json("config.json").get("vocab_size") or 0),
         )
         self.stop_ids = self._read_stop_ids(named)
         self._nonce = f"Q{secrets.token_hex(12)}Q"
@@ -152,18 +157,21 @@ class ChatTokenizer:
 
         They match raw text only (`normalized` off), else a look-alike that a normalizer folds would pass the mask.
         """
-        data = self._json("tokenizer.json", required=True)
-        specials = []
+        file = self.directory / "tokenizer.json"
+        data = self._json(file.name, required=True)
+        specials, changed = [], bool(data.get("truncation") or data.get("padding"))
         for token in data.get("added_tokens") or []:
             text = token["content"]
             if text.strip() and (token.get("special") or text in template_text):
+                changed = changed or bool(token.get("normalized"))
                 token["normalized"] = False
                 specials.append(text)
         data["truncation"] = data["padding"] = None
         try:
-            return Tokenizer.from_str(json.dumps(data)), specials
+            # A real model's file has 10 MB; writing it anew takes longer than reading it.
+            return Tokenizer.from_str(json.dumps(data) if changed else self._text(file)), specials
         except Exception as error:
-            raise BackendError(f"{self.directory / 'tokenizer.json'} is not a tokenizer: {error}") from error
+            raise BackendError(f"{file} is not a tokenizer: {error}") from error
 
     def _read_stop_ids(self, named: Mapping[str, str]) -> frozenset[int]:
         stop = set()

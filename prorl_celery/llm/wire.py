@@ -32,7 +32,14 @@ FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.2, 30.0
 REPLY_BYTES = 1 << 20
 REPLY_BYTES_PER_ID = 256
 """A sampled token in a reply is its id, its log-probability and its text, escaped: about 40 bytes."""
-_TOO_LONG = ("context length", "max_model_len", "maximum model length", "context_length_exceeded", "context window")
+_TOO_LONG = (
+    "context length",
+    "max_model_len",
+    "maximum model length",
+    "context_length_exceeded",
+    "context window",
+    "context size",
+)
 _EXPLAINED_CHARS = 300
 
 

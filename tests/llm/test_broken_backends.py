@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 from aiohttp import web
 from llm_stub import Signal, Stub, completion
 
-from prorl_celery.errors import BackendError, StageTimeout
+from prorl_celery.errors import BackendError, Cancelled, StageTimeout
 from prorl_celery.jobs.models import SamplingParams
 from prorl_celery.llm import wire
 from prorl_celery.llm.conversation import TokenConversation
@@ -127,6 +129,25 @@ def test_a_backend_that_never_answers_ends_with_the_stages_time(make: Make, stub
     with pytest.raises(StageTimeout):
         make(seconds=0.2).sample()
     assert stub.aborted.wait(5)
+
+
+def test_a_cancel_frees_the_caller_and_closes_the_connection(make: Make, stub: Stub, cancel: Signal) -> None:
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    def press() -> float:
+        assert stub.arrived.wait(10)
+        cancel.set()
+        return time.monotonic()
+
+    stub.answer = lambda body: never()
+    with ThreadPoolExecutor(1) as pool:
+        pressed = pool.submit(press)
+        with pytest.raises(Cancelled):
+            make().sample()
+        assert time.monotonic() - pressed.result() < 1.0
+    assert stub.aborted.wait(1.0)
+    assert len(stub.bodies) == 1
 
 
 @pytest.mark.parametrize(

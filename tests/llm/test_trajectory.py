@@ -218,6 +218,7 @@ def _without_eos(directory: Path) -> None:
         lambda d: (d / "tokenizer.json").unlink(),
         lambda d: (d / "tokenizer.json").write_text("{", "utf-8"),
         lambda d: (d / "tokenizer.json").write_text("{}", "utf-8"),
+        lambda d: (d / "tokenizer.json").write_text('{"added_tokens": [5]}', "utf-8"),
         lambda d: (d / "tokenizer.json").write_bytes(b"\xff\xfe"),
         lambda d: (d / "chat_template.jinja").write_text("{% for %}", "utf-8"),
         _without_template,
