@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+from prorl_celery.testing import ScriptedBackend
 from prorl_celery.testing.scripted.answers import parse_tool_calls
 from prorl_celery.testing.scripted.tokens import ScriptedTokenizer
 
 TOKENIZER = ScriptedTokenizer()
 PATH = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+PROMPT = TOKENIZER.encode("<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n")
 TOOLS = [
     {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
     for name in ("bash", "str_replace_editor", "finish")
@@ -95,3 +99,19 @@ class Agent:
                 Path(path.replace("/workspace", str(self._workspace))).write_text(text)
                 return "created"
         return "wrong tool or arguments"
+
+
+def complete(backend: ScriptedBackend, **changes: Any) -> tuple[int, dict[str, Any], dict[str, str]]:
+    body = {"model": "scripted", "prompt": PROMPT, "max_tokens": 100, "return_token_ids": True, "logprobs": 0}
+    return post(backend.url + "/v1/completions", body | changes)
+
+
+def send(backend: ScriptedBackend, **headers: str) -> socket.socket:
+    """Send a completion and leave it unanswered."""
+    where = urlsplit(backend.url)
+    body = json.dumps({"model": "scripted", "prompt": PROMPT, "max_tokens": 500, "return_token_ids": True})
+    lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n{''.join(lines)}\r\n"
+    connection = socket.create_connection((where.hostname, where.port), 30)
+    connection.sendall((head + body).encode())
+    return connection

@@ -1,58 +1,27 @@
-"""The scripted backend's wire forms, aborts and failures on demand, over real connections to a real process."""
+"""The scripted backend's wire forms, over real connections to a real process."""
 
 from __future__ import annotations
 
 import http.client
 import json
-import os
-import select
-import signal
-import socket
-import subprocess
-import sys
-import threading
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from scripted_agent import TOKENIZER, TOOLS, post
+from scripted_agent import PROMPT, TOKENIZER, TOOLS, complete, post
 
 from prorl_celery.testing import ScriptedBackend, scripted_tokenizer_dir
 from prorl_celery.testing.scripted.tokens import scripted_logprob
 
 Start = Callable[..., ScriptedBackend]
-PROMPT = TOKENIZER.encode("<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n")
 
 
 @pytest.fixture(scope="module")
 def looper() -> Iterator[ScriptedBackend]:
     with ScriptedBackend("loop", record=8, max_model_len=200) as backend:
         yield backend
-
-
-@pytest.fixture
-def slow(scripted: Start) -> ScriptedBackend:
-    """A backend whose calls outlast the test unless somebody ends them."""
-    return scripted("toy:5,100", latency=60, record=8)
-
-
-def complete(backend: ScriptedBackend, **changes: Any) -> tuple[int, dict[str, Any], dict[str, str]]:
-    body = {"model": "scripted", "prompt": PROMPT, "max_tokens": 100, "return_token_ids": True, "logprobs": 0}
-    return post(backend.url + "/v1/completions", body | changes)
-
-
-def send(backend: ScriptedBackend, **headers: str) -> socket.socket:
-    """Send a completion and leave it unanswered."""
-    where = urlsplit(backend.url)
-    body = json.dumps({"model": "scripted", "prompt": PROMPT, "max_tokens": 500, "return_token_ids": True})
-    lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n{''.join(lines)}\r\n"
-    connection = socket.create_connection((where.hostname, where.port), 30)
-    connection.sendall((head + body).encode())
-    return connection
 
 
 def test_it_says_that_it_is_no_model(looper: ScriptedBackend) -> None:
@@ -204,99 +173,6 @@ def test_tokenize_and_detokenize_agree_with_the_tokenizer_directory(looper: Scri
     assert looper.tokenizer_dir == scripted_tokenizer_dir()
 
 
-def test_a_caller_that_goes_away_is_an_abort_at_once(slow: ScriptedBackend) -> None:
-    connections = [send(slow) for _ in range(5)]
-    slow.wait_until(live=5)
-    for connection in connections[:3]:
-        connection.close()
-    stats = slow.wait_until(live=2, seconds=5)
-    assert stats["aborts"] == 3
-    assert stats["outcomes"] == {"disconnect": 3}
-    for connection in connections[3:]:
-        connection.close()
-    assert slow.wait_until(live=0, seconds=5)["peak_live"] == 5
-    assert {call["outcome"] for call in slow.calls()} == {"disconnect"}
-
-
-def test_a_request_aborted_by_its_id_answers_with_what_it_has(scripted: Start) -> None:
-    backend = scripted("toy:5,100", latency=20)
-    connection = send(backend, **{"X-Request-Id": "kill-me"})
-    backend.wait_until(live=1)
-    post(backend.url + "/abort_requests", {"request_ids": ["cmpl-kill-me", "cmpl-unknown"]})
-    response = http.client.HTTPResponse(connection)
-    response.begin()
-    (choice,) = json.load(response)["choices"]
-    assert response.headers["X-Request-Id"] == "kill-me"
-    assert choice["finish_reason"] == "abort"
-    assert len(choice["token_ids"]) < 100
-    assert backend.wait_until(live=0)["aborts"] == 1
-    response.close()
-    connection.close()
-
-
-@pytest.mark.parametrize(("mode", "status"), [("http500", 500), ("http429", 429)])
-def test_errors_on_demand_are_as_many_as_ordered(scripted: Start, mode: str, status: int) -> None:
-    backend = scripted("loop")
-    backend.fail(mode, count=2)
-    answers = [complete(backend) for _ in range(3)]
-    assert [answer[0] for answer in answers] == [status, status, 200]
-    assert ("Retry-After" in answers[0][2]) == (mode == "http429")
-    assert backend.stats()["outcomes"] == {mode: 2, "stop": 1}
-
-
-@pytest.mark.parametrize("mode", ["html", "half_json"])
-def test_nonsense_on_demand_is_no_json(scripted: Start, mode: str) -> None:
-    backend = scripted("loop")
-    backend.fail(mode, count=1)
-    with pytest.raises(json.JSONDecodeError):
-        complete(backend)
-    assert complete(backend)[0] == 200
-
-
-def test_a_connection_closed_on_demand_gives_no_answer(scripted: Start) -> None:
-    backend = scripted("loop")
-    backend.fail("close", count=1)
-    with pytest.raises((ConnectionError, http.client.RemoteDisconnected)):
-        complete(backend)
-    assert complete(backend)[0] == 200
-
-
-def test_answers_without_ids_and_with_nan_on_demand(scripted: Start) -> None:
-    backend = scripted("loop")
-    backend.fail("no_ids", count=1)
-    assert complete(backend)[1]["choices"][0]["token_ids"] is None
-    backend.fail("nan", count=1)
-    values = complete(backend)[1]["choices"][0]["logprobs"]["token_logprobs"]
-    assert all(value != value for value in values)
-
-
-def test_hanging_and_slow_calls_are_live_until_the_caller_goes(scripted: Start) -> None:
-    backend = scripted("loop")
-    for mode in ("hang", "slow"):
-        backend.fail(mode, count=1, seconds=60)
-        connection = send(backend)
-        backend.wait_until(live=1)
-        connection.close()
-        assert backend.wait_until(live=0, seconds=5)["outcomes"]["disconnect"] >= 1
-
-
-def test_failures_come_with_their_probability_until_reset(scripted: Start) -> None:
-    backend = scripted("loop")
-    backend.fail("http500", probability=0.5)
-    statuses = [complete(backend)[0] for _ in range(60)]
-    assert 10 < statuses.count(500) < 50
-    backend.reset()
-    assert {complete(backend)[0] for _ in range(20)} == {200}
-    assert backend.stats()["calls"] == 20
-
-
-@pytest.mark.parametrize(
-    "order", [{"mode": "explode", "count": 1}, {"mode": "nan"}, {"mode": "nan", "count": 1, "probability": 1}]
-)
-def test_a_wrong_order_of_failures_is_refused(looper: ScriptedBackend, order: dict[str, Any]) -> None:
-    assert post(looper.url + "/scripted/fail", order)[0] == 400
-
-
 def test_calls_are_not_kept_unless_asked_for(scripted: Start) -> None:
     backend = scripted("loop")
     complete(backend)
@@ -320,58 +196,6 @@ def test_a_prefix_seen_before_counts_as_cached(scripted: Start) -> None:
         text = response.read().decode()
     assert 'vllm:prefix_cache_hits_total{engine="0",model_name="scripted"} 96.0' in text
     assert 'vllm:num_requests_running{engine="0",model_name="scripted"} 0.0' in text
-
-
-def test_a_thousand_calls_live_at_once(scripted: Start) -> None:
-    backend = scripted("toy", latency=3)
-    connections: list[socket.socket] = []
-    try:
-        connections += [send(backend) for _ in range(1000)]
-        assert backend.wait_until(calls=1000, live=0, seconds=30)["outcomes"] == {"stop": 1000}
-        assert backend.stats()["peak_live"] > 500
-    finally:
-        for connection in connections:
-            connection.close()
-
-
-def test_it_ends_with_the_process_that_started_it() -> None:
-    program = (
-        "import sys, time; from prorl_celery.testing import ScriptedBackend\n"
-        "backend = ScriptedBackend('loop').start()\n"
-        "print(backend._process.pid, flush=True); sys.stdin.read()\n"
-    )
-    parent = subprocess.Popen([sys.executable, "-P", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert parent.stdin is not None
-    assert parent.stdout is not None
-    child = os.pidfd_open(int(parent.stdout.readline()))
-    parent.kill()
-    parent.communicate(timeout=10)
-    poll = select.poll()
-    poll.register(child)
-    assert poll.poll(10_000), "the scripted backend outlived its parent"
-    os.close(child)
-
-
-def test_one_started_in_a_thread_outlives_the_thread() -> None:
-    backends: list[ScriptedBackend] = []
-    thread = threading.Thread(target=lambda: backends.append(ScriptedBackend("loop").start()))
-    thread.start()
-    thread.join(30)
-    time.sleep(0.2)  # a parent-death signal would have come by now
-    assert complete(backends[0])[0] == 200
-    backends[0].stop()
-
-
-def test_the_command_prints_one_line_and_stops_clean_on_a_signal() -> None:
-    command = [sys.executable, "-P", "-m", "prorl_celery.testing.scripted", "--port=0", "--policy=loop"]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert server.stdout is not None
-    line = server.stdout.readline()
-    assert "test double" in line
-    assert f"tokenizer={scripted_tokenizer_dir()}" in line
-    server.send_signal(signal.SIGTERM)
-    out, errors = server.communicate(timeout=10)
-    assert (server.returncode, out, errors) == (0, "", "")
 
 
 def test_no_answer_stands_in_what_the_backend_is_sent(solver: ScriptedBackend) -> None:

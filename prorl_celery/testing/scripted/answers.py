@@ -11,7 +11,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any
 
@@ -31,7 +31,6 @@ class Answers:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         texts = engine.tokenizer.token_texts
-        self._number = [str(token) for token in range(len(texts))]
         self._token = [json.dumps(text, ensure_ascii=False) for text in texts]
         self._length = [len(text) for text in texts]
 
@@ -43,8 +42,8 @@ class Answers:
             f'{{"index":0,"text":{json.dumps(made.text, ensure_ascii=False)},'
             f'"logprobs":{self._logprobs(body, call, made)},'
             f'"finish_reason":"{made.finish_reason}","stop_reason":null,"prompt_logprobs":null,'
-            f'"token_ids":{self._ids(made.sampled_ids) if ids else "null"},'
-            f'"prompt_token_ids":{self._ids(call.prompt_ids) if ids else "null"}}}'
+            f'"token_ids":{made.sampled_ids if ids else "null"},'
+            f'"prompt_token_ids":{call.prompt_ids.tolist() if ids else "null"}}}'
         )
         return f'{head[:-1]},"choices":[{choice}]}}'
 
@@ -160,9 +159,6 @@ class Answers:
             f'{{"text_offset":[{",".join(map(str, offsets))}],"token_logprobs":[{",".join(values)}],'
             f'"tokens":[{",".join(tokens)}],"top_logprobs":[{",".join(top)}]}}'
         )
-
-    def _ids(self, ids: Iterable[int]) -> str:
-        return f"[{','.join([self._number[token] for token in ids])}]"
 
     def _texts(self, body: Body, made: Generation) -> list[str]:
         if body.get("return_tokens_as_token_ids"):
