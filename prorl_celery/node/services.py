@@ -35,15 +35,29 @@ HAND_BACK_S = 5.0
 """What a stage gets beyond `drain_seconds` to give back what it could not finish."""
 
 WARM = (
+    "celery.app.amqp",
+    "celery.app.control",
+    "celery.app.events",
+    "celery.app.log",
     "celery.apps.worker",
-    "celery.bin.worker",
+    "celery.backends.base",
+    "celery.bin.celery",  # with all its commands and plugins, Flower too: `worker_main` imports them
     "celery.concurrency.thread",
-    "celery.worker.consumer",
+    "celery.events.state",
+    "celery.fixups.django",
+    "celery.worker.autoscale",
+    "celery.worker.components",
+    "celery.worker.consumer.delayed_delivery",
+    "celery.worker.strategy",
+    "encodings.idna",
+    "kombu.pidbox",
     "kombu.transport.redis",
+    "prorl_celery.handlers.code",
+    "prorl_celery.handlers.math",
+    "prorl_celery.node.upkeep",
     "redis",
     "tasks.process",
     "tasks.stages",
-    "prorl_celery.node.upkeep",
 )
 """What the supervisor imports before it forks, for its children to share."""
 

@@ -81,7 +81,7 @@ def test_a_new_token_is_one_that_its_entry_lets_in() -> None:
 def test_doctor_gives_a_remedy_for_all_that_is_wrong() -> None:
     findings = json.loads(prorl("doctor", "--json").stdout)
     names = {finding["what"] for finding in findings}
-    assert {"python", "redis", "bubblewrap", "apptainer", "open files, at most", "cgroups", "real model demo"} <= names
+    assert {"python", "redis", "bubblewrap", "apptainer", "open files, at most", "cgroups", "real model"} <= names
     assert all(finding["remedy"] for finding in findings if finding["verdict"] != "ok")
 
 
@@ -112,3 +112,14 @@ def test_a_users_own_modules_in_the_working_directory_are_left_alone(tmp_path: P
                 [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
             )
         assert told.stdout == "fine\n", told.stderr
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "scripted-backend"])
+def test_every_command_explains_itself(name: str) -> None:
+    from click.testing import CliRunner
+
+    from prorl_celery.cli.main import cli
+
+    told = CliRunner().invoke(cli, [name, "--help"])
+    assert told.exit_code == 0, told.output
+    assert told.output.startswith("Usage:")
