@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from prorl_celery.client import Client
+from prorl_celery.node.places import run_dir_for
+from prorl_celery.sandbox.client import KeeperClient
+from prorl_celery.settings import Settings
 from prorl_celery.testing import ScriptedBackend
 
 READY_SECONDS = 90.0
@@ -38,6 +41,12 @@ class Service:
         pid = self.pids(name)[0]
         os.kill(pid, signal.SIGKILL)
         return pid
+
+    def keeper(self) -> dict[str, Any]:
+        """The keeper's own counts, as of now."""
+        (node,) = self.client.nodes()
+        settings = Settings(run_dir=run_dir_for(self.data_dir), node=node["node"])
+        return KeeperClient(settings).status()
 
     def add_backend(self, backend: ScriptedBackend, **fields: Any) -> None:
         spec = {"url": backend.url, "model": "scripted", "tokenizer": str(backend.tokenizer_dir)}
@@ -75,7 +84,12 @@ def running(data_dir: Path, *arguments: str, cwd: Path | None = None, **environm
 
 def _ready(process: subprocess.Popen[str], data_dir: Path) -> str:
     noted = data_dir / "service.json"
-    if not eventually(lambda: noted.exists() or process.poll() is not None, READY_SECONDS) or not noted.exists():
+
+    def tells() -> bool:
+        # A service that was killed left its note behind: only the one with our pid counts.
+        return noted.exists() and json.loads(noted.read_text())["pid"] == process.pid
+
+    if not eventually(lambda: tells() or process.poll() is not None, READY_SECONDS) or not tells():
         logs = "\n".join(p.read_text()[-2000:] for p in sorted((data_dir / "logs").glob("*.log")))
         raise AssertionError(f"the service is not ready (exit code {process.poll()})\n{logs}")
     return str(json.loads(noted.read_text())["url"])

