@@ -71,7 +71,7 @@ def demo(problems: int, samples: int, policy: str, redis_server: str, out: Path 
 
 
 @contextmanager
-def running_service(data_dir: Path, *options: str) -> Iterator[str]:
+def running_service(data_dir: Path, *options: str, ready_seconds: float = READY_S) -> Iterator[str]:
     """A `prorl up` of its own for the time of the block; gives its url. Raises `DemoFailed`."""
     argv = [sys.executable, "-P", "-m", "prorl_celery.cli.main", "up", "--port", "0", "--data-dir", str(data_dir)]
     us = os.getpid()
@@ -83,7 +83,7 @@ def running_service(data_dir: Path, *options: str) -> Iterator[str]:
         preexec_fn=lambda: prctl.die_with_parent(us, signal.SIGTERM),
     )
     try:
-        yield _url_when_ready(process, data_dir)
+        yield _url_when_ready(process, data_dir, ready_seconds)
     finally:
         process.terminate()
         try:
@@ -98,11 +98,11 @@ def running_service(data_dir: Path, *options: str) -> Iterator[str]:
         raise DemoFailed(f"the service ended with exit code {code}; its logs are in {data_dir / 'logs'}")
 
 
-def _url_when_ready(process: subprocess.Popen[bytes], data_dir: Path) -> str:
+def _url_when_ready(process: subprocess.Popen[bytes], data_dir: Path, ready_seconds: float) -> str:
     assert process.stdout is not None
     poll = select.poll()
     poll.register(process.stdout, select.POLLIN)
-    deadline = time.monotonic() + READY_S
+    deadline = time.monotonic() + ready_seconds
     said = b""
     while b"\n" not in said:
         piece = b""

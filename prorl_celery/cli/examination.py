@@ -28,7 +28,6 @@ SANDBOX_PATH = "/usr/bin:/bin:/usr/local/bin"
 """Where a sandbox without an image finds programs: the machine's own."""
 FILES_WANTED = 65_536
 DISK_WANTED = 2 << 30
-DEMO_REAL_BYTES = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ def examine(settings: Settings) -> list[Finding]:
         *_cgroups(),
         _overcommit(),
         _flower(),
-        _torch(settings),
+        _real_model(settings),
     ]
 
 
@@ -209,16 +208,15 @@ def _flower() -> Finding:
     return Finding("flower", "ok" if there else "lacking", "installed" if there else "not installed", remedy)
 
 
-def _torch(settings: Settings) -> Finding:
-    remedy = (
-        "only for `make demo-real`: vLLM's CPU build wants torch's CPU build (3.4 GB in all); where the usual index "
-        "does not have it, set PRORL_TORCH_INDEX to one that does"
-    )
-    free = shutil.disk_usage(_existing(settings.data_dir)).free
-    if free < DEMO_REAL_BYTES:
-        return Finding("real model demo", "lacking", f"{free / (1 << 30):.1f} GiB free", remedy)
-    seen = f"PRORL_TORCH_INDEX={settings.torch_index}" if settings.torch_index else "PRORL_TORCH_INDEX is not set"
-    return Finding("real model demo", "ok" if settings.torch_index else "lacking", seen, remedy)
+def _real_model(settings: Settings) -> Finding:
+    from prorl_celery.node.vllm_install import MODELS, is_prepared
+    from prorl_celery.node.vllm_machine import check_machine
+
+    ready = is_prepared(MODELS[0], settings.data_dir)
+    problems = check_machine(settings.data_dir, installed=ready, torch_index=settings.torch_index)
+    seen = ". ".join(problem.what for problem in problems) or ("prepared" if ready else "not prepared yet")
+    remedy = "only for `make demo-real` and `prorl up --model`: " + ". ".join(problem.remedy for problem in problems)
+    return Finding("real model demo", "lacking" if problems else "ok", seen, remedy)
 
 
 def _existing(path: Path) -> Path:

@@ -17,6 +17,11 @@ from prorl_celery.errors import ProrlError
 COMMANDS = {
     "up": ("prorl_celery.cli.up:up", "Run everything on this machine."),
     "demo": ("prorl_celery.cli.demo:demo", "Run 20 HumanEval problems x 4 samples through a service of its own."),
+    "demo-real": (
+        "prorl_celery.cli.demo_real:demo_real",
+        "Run 30 sums x 8 samples by a small real model on this machine's processor.",
+    ),
+    "models": ("prorl_celery.cli.model:models", "Prepare small real models."),
     "api": ("prorl_celery.cli.parts:api", "Run the HTTP API alone."),
     "worker": ("prorl_celery.cli.parts:worker", "Run this node's workers."),
     "flower": ("prorl_celery.cli.parts:flower", "Run Flower on the service's Celery application."),
@@ -30,7 +35,6 @@ COMMANDS = {
     "doctor": ("prorl_celery.cli.doctor:doctor", "Say what this machine lacks, and how to get it."),
     "config": ("prorl_celery.cli.config:config", "Show the settings and where each comes from."),
     "token": ("prorl_celery.cli.config:token", "Make API tokens."),
-    "bench": ("prorl_celery.bench.command:bench", "Run the benchmarks of this project."),
 }
 
 

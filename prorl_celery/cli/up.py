@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import importlib
 import json
 import os
 import resource
@@ -31,6 +30,8 @@ from prorl_celery.node.supervisor import Supervisor, Unit, log_to_stderr
 from prorl_celery.settings import Settings
 
 READY_S = 120.0
+MODEL_READY_S = 180.0
+"""What a real model's server may take on top."""
 REDIS_URL_S = 10.0
 
 
@@ -162,7 +163,8 @@ def _units(settings: Settings, program: Program | None, extras: Extras, token: s
     if extras.model is not None:
         units += _model_units(extras.model, settings, token, logs)
     redis = "the one given" if program is None else f"{program.path} {'.'.join(map(str, program.version))}"
-    ready = Call(_tell_when_ready, (settings, redis, backend))
+    patience = READY_S if extras.model is None else READY_S + MODEL_READY_S
+    ready = Call(_tell_when_ready, (settings, redis, backend, patience))
     units.append(Unit("ready", lambda: ready, once=True, vital=True))
     return units
 
@@ -201,15 +203,12 @@ def _register(url: str, backend: dict[str, Any], token: str | None) -> int:
 
 def _model_units(name: str, settings: Settings, token: str | None, logs: Path) -> list[Unit]:
     """A real model: `node/vllm_server.py` gives its units, the registration among them."""
-    try:
-        module = importlib.import_module("prorl_celery.node.vllm_server")
-    except ModuleNotFoundError as error:
-        raise SettingsError(f"--model {name}: real models are not part of this version") from error
-    units: list[Unit] = module.model_units(name, settings, token=token, logs=logs)
-    return units
+    from prorl_celery.node.vllm_server import model_units
+
+    return model_units(name, settings, token=token, logs=logs)
 
 
-def _tell_when_ready(settings: Settings, redis: str, backend: bool) -> int:
+def _tell_when_ready(settings: Settings, redis: str, backend: bool, patience: float) -> int:
     """Runs as a child: prints the ready line once it is true; else what is missing, and fails."""
     url = readiness.local_url(settings)
     lacking: list[str] = []
@@ -219,8 +218,8 @@ def _tell_when_ready(settings: Settings, redis: str, backend: bool) -> int:
         return not [item for item in lacking if backend or not readiness.is_about_backends(item)]
 
     began = time.monotonic()
-    if not until(ready, READY_S, every=0.1):
-        click.echo(f"prorl: not ready after {READY_S:.0f} s: {'; '.join(lacking)}", err=True)
+    if not until(ready, patience, every=0.1):
+        click.echo(f"prorl: not ready after {patience:.0f} s: {'; '.join(lacking)}", err=True)
         click.echo(f"prorl: the logs are in {settings.data_dir / 'logs'}", err=True)
         return 1
     noted = service_file(settings)

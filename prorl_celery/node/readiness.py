@@ -38,14 +38,16 @@ def answers(url: str) -> bool:
     return ask(url)[0] == 200
 
 
-def ask(url: str, *, token: str | None = None, body: Any = None) -> tuple[int, Any]:
-    """GET `url` (POST with a `body`): the status, and the JSON it answered. Status 0: nobody answered."""
+def ask(url: str, *, token: str | None = None, body: Any = None, timeout: float = ASK_TIMEOUT_S) -> tuple[int, Any]:
+    """GET `url` (POST with a `body`): the status, and the JSON it answered. Status 0: nobody answered within
+    `timeout` seconds.
+    """
     request = urllib.request.Request(url, None if body is None else json.dumps(body).encode())
     request.add_header("Content-Type", "application/json")
     if token is not None:
         request.add_header("Authorization", f"Bearer {token}")
     try:
-        with _DIRECT.open(request, timeout=ASK_TIMEOUT_S) as reply:
+        with _DIRECT.open(request, timeout=timeout) as reply:
             return reply.status, _json(reply.read())
     except urllib.error.HTTPError as error:
         with error:
