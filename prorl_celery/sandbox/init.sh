@@ -57,7 +57,7 @@ kill_foreground() {
 }
 
 read_file() {
-  [[ -e $1 || -L $1 ]] || return 2
+  [[ -e $1 ]] || return 2
   [[ -d $1 ]] && return 21
   [[ -f $1 ]] || return 22
   [[ -r $1 ]] || return 13

@@ -29,6 +29,9 @@ INTERRUPT_SECONDS = 2.0
 """How long a command may take to end after ^C before it is killed."""
 KILL_SECONDS = 1.0
 """How long the shell may take to come back after each harder step."""
+SEND_SECONDS = 30.0
+"""How long the shell may take to read a long command's line beyond the command's time-out."""
+SYNCHRONISE_TRIES = 3
 FORCE = (
     ("", INTERRUPT_SECONDS),
     ("interrupt", KILL_SECONDS),
@@ -79,6 +82,9 @@ class PtyShell:
         restarted = self._drain(output)
         command_id = self._send(command)
         ended = self._read_until(command_id, output, started + timeout)
+        if ended is None and self._to_send:
+            # Half a line in the terminal would become part of the next; a command not yet sent has not begun.
+            ended = self._read_until(command_id, output, time.monotonic() + SEND_SECONDS)
         timed_out = ended is None
         if ended is None:
             ended = self._end_by_force(command_id, output)
@@ -126,7 +132,7 @@ class PtyShell:
         line = b"".join(
             (
                 b"__prorl_id=", command_id, b";eval $'", quote_command(command),
-                b"' </dev/null >/dev/tty 2>&1;{ __prorl_end; } 2>/dev/null\n",
+                b"' </dev/null >/dev/tty 2>&1;{ __prorl_end $? ", command_id, b"; } 2>/dev/null\n",
             )
         )  # fmt: skip
         self._set_modes()
@@ -161,9 +167,18 @@ class PtyShell:
                 # After a kill too: the shell would go on with the rest of the command.
                 self._to_send = memoryview(INTERRUPT)
             ended = self._read_until(command_id, output, time.monotonic() + patience)
-            if ended is not None:
+            if ended is not None and (operation not in ("", "interrupt") or self._synchronise()):
                 return ended
         raise SandboxError("the sandbox's shell could not be brought back after a time-out")
+
+    def _synchronise(self) -> bool:
+        """Make sure that no interrupt is on its way which would hit the next command."""
+        unwanted = CappedOutput(0)
+        for _ in range(SYNCHRONISE_TRIES):
+            command_id = self._send(":")
+            if self._read_until(command_id, unwanted, time.monotonic() + KILL_SECONDS) is not None:
+                return True
+        return False
 
     def _read_until(self, command_id: bytes, output: CappedOutput, deadline: float) -> Marker | None:
         """Read (and send what waits) until the command's marker or a new shell's; None at the deadline."""
@@ -209,6 +224,8 @@ class PtyShell:
                     data = data[start + 1 :]
                     continue
                 return None, data[start:]
+            # A command may print what looks like the start of a marker; the marker is what stands before its end.
+            start = data.rfind(self._opening, start, end)
             output.add(memoryview(data)[:start])
             parts = data[start + len(self._opening) : end].split(b":", 2)
             data = data[end + len(self._closing) :]

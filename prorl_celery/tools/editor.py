@@ -73,6 +73,8 @@ class EditorTool:
     def __call__(self, arguments: dict[str, Any]) -> Observation:
         path = arguments["path"]
         try:
+            if "\0" in path:
+                raise EditorError("A path cannot hold a NUL byte.")
             if not path.startswith("/"):
                 raise EditorError(f"The path {path} is not absolute; it must start with /.")
             return Observation(self._commands[arguments["command"]](path, arguments))

@@ -1,0 +1,421 @@
+"""The keeper: what it starts, who may have it, and what is left when anybody dies. Real processes, killed with -9."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from prorl_celery.errors import Cancelled, KeeperLost, SandboxError
+from prorl_celery.sandbox import wire
+from prorl_celery.sandbox.base import SandboxHandle, SandboxSpec
+from prorl_celery.sandbox.client import KeeperClient
+from prorl_celery.sandbox.waiting import NeverCancelled
+from prorl_celery.settings import Settings
+from prorl_celery.testing.keeper import KeeperProcess
+
+LIMIT = 4
+
+
+class SetCancel:
+    def __init__(self) -> None:
+        self._descriptor = os.eventfd(0)
+        self.is_set = False
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def raise_if_set(self) -> None:
+        if self.is_set:
+            raise Cancelled("the test says so")
+
+    def set(self) -> None:
+        self.is_set = True
+        os.eventfd_write(self._descriptor, 1)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+@pytest.fixture
+def never() -> Iterator[NeverCancelled]:
+    with NeverCancelled() as signal_that_never_comes:
+        yield signal_that_never_comes
+
+
+@pytest.fixture
+def keeper_settings(tmp_path: Path) -> Settings:
+    return Settings(run_dir=tmp_path, node="n1", rollout_slots=LIMIT - 1, init_ahead=1)
+
+
+@pytest.fixture
+def keeper(keeper_settings: Settings) -> Iterator[KeeperProcess]:
+    with KeeperProcess(keeper_settings) as process:
+        yield process
+
+
+def spec(job_id: str = "job", **changes: object) -> SandboxSpec:
+    return SandboxSpec(**{"job_id": job_id, "attempt": 1, **changes})  # type: ignore[arg-type]
+
+
+def eventually(check: Callable[[], bool], seconds: float = 20.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not check():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def marked_processes(mark: str) -> list[int]:
+    """Processes on this machine that have a mark in their arguments."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                if mark.encode() in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+def test_a_sandbox_is_ready_when_start_returns_and_gone_when_stop_does(keeper, never):
+    sandbox = keeper.client.start(spec(), cancel=never, timeout=30)
+    (entry,) = keeper.client.list()
+    assert (entry["job_id"], entry["attempt"], entry["purpose"], entry["kind"]) == ("job", 1, "rollout", "bubblewrap")
+    sandbox.shell.run("sleep 12345 & setsid sleep 12345 &", timeout=5)
+    sandbox.stop()
+    assert keeper.client.list() == []
+    assert not Path(f"/proc/{entry['pid']}").exists()
+    sandbox.stop()
+
+
+def test_another_process_attaches_to_the_same_shell(keeper, never):
+    first = keeper.client.start(spec(), cancel=never, timeout=30)
+    first.shell.run("x=kept; cd /tmp", timeout=5)
+    first.close()
+    second = keeper.client.attach(SandboxHandle.from_json(first.handle.to_json()), cancel=never)
+    assert second.shell.run("echo $x $PWD", timeout=5).output == "kept /tmp\n"
+    third = KeeperClient(keeper.settings).attach(first.handle, cancel=never)
+    assert third.shell.run("echo again", timeout=5).output == "again\n"
+    status = keeper.client.status()
+    assert (status["starts"], status["attaches"]) == (1, 2)
+    second.close()
+    third.stop()
+
+
+def test_a_handle_of_another_boot_is_keeper_lost_and_of_a_gone_sandbox_an_error(keeper, never):
+    sandbox = keeper.client.start(spec(), cancel=never, timeout=30)
+    old = SandboxHandle.from_json({**sandbox.handle.to_json(), "boot": "an-older-one"})
+    with pytest.raises(KeeperLost):
+        keeper.client.attach(old, cancel=never)
+    sandbox.stop()
+    with pytest.raises(SandboxError, match="gone"):
+        keeper.client.attach(sandbox.handle, cancel=never)
+
+
+def test_without_a_keeper_every_call_is_keeper_lost(tmp_path, never):
+    client = KeeperClient(Settings(run_dir=tmp_path, node="nobody-home"))
+    for call in (
+        client.status,
+        client.list,
+        lambda: client.stop("s1"),
+        lambda: client.start(spec(), cancel=never, timeout=5),
+        lambda: client.admit("job", cancel=never, timeout=5),
+    ):
+        with pytest.raises(KeeperLost):
+            call()
+
+
+@pytest.mark.parametrize("how", ["kill", "stop", "terminate"])
+def test_the_keepers_end_is_the_end_of_every_sandbox(keeper, never, how):
+    mark = f"1{random.randrange(10**8, 10**9)}"
+    sandboxes = [keeper.client.start(spec(f"job-{n}"), cancel=never, timeout=30) for n in range(3)]
+    for sandbox in sandboxes:
+        sandbox.shell.run(f"sleep {mark} & (setsid sleep {mark} &) ; disown -a", timeout=5)
+    assert eventually(lambda: len(marked_processes(mark)) == 6)
+    if how == "kill":
+        keeper.kill()
+    elif how == "terminate":
+        keeper.process.terminate()
+        assert keeper.process.wait(timeout=15) == 0
+    else:
+        keeper.stop()
+        assert keeper.process.returncode == 0
+    assert eventually(lambda: not marked_processes(mark), 5.0)
+    with pytest.raises(SandboxError):
+        sandboxes[0].shell.run("true", timeout=5)
+    for sandbox in sandboxes:
+        sandbox.close()
+
+
+def test_a_workers_death_leaves_its_sandbox_to_whoever_attaches(keeper, never):
+    worker = start_in_a_worker(keeper.settings, "keep")
+    handle = SandboxHandle.from_json(json.loads(worker.stdout.readline()))
+    worker.kill()
+    worker.wait(timeout=5)
+    worker.stdout.close()
+    sandbox = keeper.client.attach(handle, cancel=never)
+    assert sandbox.shell.run("echo $owner", timeout=5).output == "worker\n"
+    sandbox.stop()
+
+
+def test_a_worker_that_dies_in_the_middle_of_a_start_leaves_nothing(keeper):
+    for _ in range(5):
+        worker = start_in_a_worker(keeper.settings, "loop")
+        assert eventually(lambda: keeper.client.status()["starts"] > 0)
+        time.sleep(random.random() * 0.1)
+        worker.kill()
+        worker.wait(timeout=5)
+        worker.stdout.close()
+        assert eventually(lambda: keeper.client.list() == [])
+
+
+def start_in_a_worker(settings: Settings, mode: str) -> subprocess.Popen[str]:
+    code = """
+import json, signal, sys
+from prorl_celery.sandbox.base import SandboxSpec
+from prorl_celery.sandbox.client import KeeperClient
+from prorl_celery.sandbox.waiting import NeverCancelled
+from prorl_celery.settings import Settings
+client, never = KeeperClient(Settings.from_env()), NeverCancelled()
+while True:
+    sandbox = client.start(SandboxSpec(job_id="w", attempt=1), cancel=never, timeout=30)
+    if sys.argv[1] == "keep":
+        sandbox.shell.run("owner=worker", timeout=5)
+        print(json.dumps(sandbox.handle.to_json()), flush=True)
+        signal.pause()
+    sandbox.stop()
+"""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PRORL_")}
+    return subprocess.Popen(
+        [sys.executable, "-c", code, mode], env={**environment, **settings.to_env()}, stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_cancels_at_random_moments_of_a_start_leave_nothing(keeper):
+    randomness = random.Random(7)
+    outcomes = set()
+    for n in range(60):
+        cancel = SetCancel()
+        timer = threading.Timer(randomness.random() * 0.06, cancel.set)
+        timer.start()
+        try:
+            keeper.client.start(spec(f"job-{n}"), cancel=cancel, timeout=30).stop()
+            outcomes.add("started")
+        except Cancelled:
+            outcomes.add("cancelled")
+        timer.join()
+        cancel.close()
+    assert "cancelled" in outcomes
+    assert eventually(lambda: keeper.client.status()["live"] == 0)
+    assert keeper.client.status()["room"] == LIMIT
+
+
+def test_a_start_that_hangs_ends_at_its_time_out_and_the_keeper_answers_meanwhile(keeper, never):
+    with keeper.client._connect() as channel:
+        wire.send(channel, {"op": "start", "spec": spec(job_id="hang").to_json(), "timeout": 30})
+        assert eventually(lambda: keeper.client.status()["live"] == 1)
+        # This client never reads what the sandbox says nor keeps it: the same as one whose shell does not come up.
+        started = time.monotonic()
+        keeper.client.status()
+        assert time.monotonic() - started < 2
+    assert eventually(lambda: keeper.client.status()["live"] == 0)
+    with pytest.raises(SandboxError):
+        keeper.client.start(spec(), cancel=never, timeout=0.0)
+    assert eventually(lambda: keeper.client.status()["live"] == 0)
+
+
+def test_a_sandbox_ends_when_its_lifetime_does(keeper, never):
+    sandbox = keeper.client.start(spec(lifetime_seconds=1.0), cancel=never, timeout=30)
+    assert eventually(lambda: keeper.client.list() == [])
+    with pytest.raises(SandboxError):
+        sandbox.shell.run("true", timeout=5)
+    sandbox.close()
+
+
+def test_admissions_are_limited_given_in_order_and_come_back(keeper, never):
+    held = [keeper.client.admit(f"job-{n}", cancel=never, timeout=5) for n in range(LIMIT)]
+    assert all(held)
+    assert keeper.client.status()["room"] == 0
+    assert keeper.client.admit("late", cancel=never, timeout=0.2) is None
+    order: list[str] = []
+    threads = []
+    for name in ("first", "second"):
+        threads.append(threading.Thread(target=wait_for_a_place, args=(keeper, name, order)))
+        waiting = len(threads)
+        threads[-1].start()
+        assert eventually(lambda waiting=waiting: keeper.client.status()["waiting"] == waiting)
+    held[0].release()
+    assert eventually(lambda: order == ["first"])
+    held[1].release()
+    assert eventually(lambda: order == ["first", "second"])
+    for thread in threads:
+        thread.join(timeout=10)
+    for admission in held:
+        admission.release()
+    assert eventually(lambda: keeper.client.status()["admitted"] == 0)
+
+
+def wait_for_a_place(keeper: KeeperProcess, name: str, order: list[str]) -> None:
+    with NeverCancelled() as never:
+        admission = keeper.client.admit(name, cancel=never, timeout=30)
+        assert admission is not None
+        order.append(name)
+        assert eventually(lambda: len(order) == 2)
+        admission.release()
+
+
+def test_an_admission_passes_to_its_sandbox_and_back_when_that_ends(keeper, never):
+    admission = keeper.client.admit("job", cancel=never, timeout=5)
+    sandbox = keeper.client.start(spec(), cancel=never, timeout=30, admission=admission)
+    status = keeper.client.status()
+    assert (status["admitted"], status["rollout_live"], status["room"]) == (0, 1, LIMIT - 1)
+    admission.release()
+    assert keeper.client.status()["room"] == LIMIT - 1
+    evaluation = keeper.client.start(spec(purpose="eval"), cancel=never, timeout=30)
+    assert keeper.client.status()["room"] == LIMIT - 1, "eval sandboxes do not count"
+    sandbox.stop()
+    assert keeper.client.status()["room"] == LIMIT
+    evaluation.stop()
+
+
+def test_an_admission_is_free_again_when_its_holder_is_killed(keeper, never):
+    code = """
+import signal
+from prorl_celery.sandbox.client import KeeperClient
+from prorl_celery.sandbox.waiting import NeverCancelled
+from prorl_celery.settings import Settings
+admissions = [KeeperClient(Settings.from_env()).admit("w", cancel=NeverCancelled(), timeout=5) for _ in range(4)]
+print("held", flush=True)
+signal.pause()
+"""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PRORL_")}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env={**environment, **keeper.settings.to_env()}, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout.readline() == "held\n"
+        assert keeper.client.status()["room"] == 0
+        holder.kill()
+    admission = keeper.client.admit("job", cancel=never, timeout=10)
+    assert admission is not None
+    admission.release()
+
+
+def test_a_cancel_ends_the_wait_for_a_place(keeper, never):
+    held = [keeper.client.admit(f"job-{n}", cancel=never, timeout=5) for n in range(LIMIT)]
+    cancel = SetCancel()
+    threading.Timer(0.2, cancel.set).start()
+    with pytest.raises(Cancelled):
+        keeper.client.admit("late", cancel=cancel, timeout=60)
+    assert eventually(lambda: keeper.client.status()["waiting"] == 0)
+    cancel.close()
+    for admission in held:
+        admission.release()
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [b"", b"x", b"[]", b"{}", b'{"op": 7}', b'{"op": ["status"]}', b'{"op": "start"}', b'{"op": "start", "spec": 5}',
+     b'{"op": "start", "spec": {"job_id": "x"}}', b'{"op": "start", "spec": {"job_id": "x", "attempt": 1, "env": 5}}',
+     b'{"op": "start", "spec": {"job_id": "x", "attempt": 1, "processes": "many"}}',
+     b'{"op": "admit", "timeout": "soon"}', b'{"op": "attach"}', b'{"op": "list", "after": {}}', b"\xff" * 100_000],
+)  # fmt: skip
+def test_a_bad_request_is_answered_and_does_not_hurt_the_keeper(keeper, packet):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
+        channel.settimeout(10)
+        channel.connect(str(wire.keeper_socket(keeper.settings)))
+        channel.send(packet)
+        if packet:
+            assert b'"ok":false' in channel.recv(65536)
+    assert keeper.client.status()["live"] == 0
+
+
+def asked(channel: socket.socket) -> bool:
+    """Ask without reading the answers; False once the keeper has hung up."""
+    try:
+        for _ in range(100):
+            channel.send(b'{"op":"status"}')
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def test_a_client_that_does_not_read_is_dropped_and_others_are_served(keeper):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
+        channel.setblocking(False)
+        channel.connect(str(wire.keeper_socket(keeper.settings)))
+        assert eventually(lambda: not asked(channel))
+        assert keeper.client.status()["live"] == 0
+
+
+def test_the_keepers_folder_is_for_its_user_only_and_the_shared_one_goes_with_it(keeper, never):
+    folder = wire.keeper_directory(keeper.settings)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    keeper.client.start(spec(), cancel=never, timeout=30).stop()
+    keeper.stop()
+    assert not wire.keeper_socket(keeper.settings).exists()
+    assert list(folder.iterdir()) == []
+
+
+def test_the_keeper_stays_small(keeper, never):
+    for n in range(10):
+        keeper.client.start(spec(f"job-{n}"), cancel=never, timeout=30).stop()
+    (line,) = [x for x in Path(f"/proc/{keeper.process.pid}/status").read_text().splitlines() if x.startswith("VmRSS")]
+    assert int(line.split()[1]) < 40 << 10
+    assert len(list(Path(f"/proc/{keeper.process.pid}/fd").iterdir())) < 16
+
+
+def test_an_ordinary_user_can_run_a_keeper_too(tmp_path_factory):
+    if os.geteuid() != 0:
+        pytest.skip("this run is an ordinary user's already")
+    python = Path("/usr/bin/python3")
+    packages = next(p for p in sys.path if p.endswith("site-packages"))
+    version = subprocess.run([python, "-c", "import sys; print(sys.version_info[:2])"], capture_output=True, text=True)
+    if version.stdout.strip() != str(sys.version_info[:2]):
+        pytest.skip("no system Python of this version for another user to run")
+    code = """
+import sys
+from prorl_celery.testing.keeper import KeeperProcess
+from prorl_celery.sandbox.base import SandboxSpec
+from prorl_celery.sandbox.waiting import NeverCancelled
+from prorl_celery.settings import Settings
+with KeeperProcess(Settings(run_dir=__import__("pathlib").Path(sys.argv[1]), node="n")) as keeper:
+    sandbox = keeper.client.start(SandboxSpec(job_id="j", attempt=1), cancel=NeverCancelled(), timeout=30)
+    print(sandbox.shell.run("id -u; touch /usr/x; ulimit -u", timeout=10).output)
+    sandbox.shell.run("trap '' INT; sleep 100", timeout=0.3)
+    print(sandbox.shell.run("echo back", timeout=10).output)
+    sandbox.stop()
+"""
+    import tempfile
+
+    root = Path(__file__).parents[2]
+    with tempfile.TemporaryDirectory() as folder:
+        os.chown(folder, 65534, 65534)
+        done = subprocess.run(
+            [python, "-c", code, folder],
+            user=65534, group=65534, extra_groups=[], cwd="/", capture_output=True, text=True, timeout=60,
+            env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{root}:{packages}", "HOME": folder},
+        )  # fmt: skip
+    assert "1000\ntouch: cannot touch '/usr/x': Read-only file system\n256\n" in done.stdout, done.stderr
+    assert "back" in done.stdout
+
+
+def test_signals_that_a_terminal_sends_do_not_reach_a_sandbox_through_the_keeper(keeper, never):
+    sandbox = keeper.client.start(spec(), cancel=never, timeout=30)
+    keeper.process.send_signal(signal.SIGWINCH)
+    assert sandbox.shell.run("echo fine", timeout=5).output == "fine\n"
+    sandbox.stop()

@@ -1,0 +1,87 @@
+"""A real keeper per module, real sandboxes per test, and a cancel signal that tests can set."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from prorl_celery.errors import Cancelled, SandboxError
+from prorl_celery.sandbox import shell
+from prorl_celery.sandbox.base import SandboxSpec
+from prorl_celery.sandbox.session import LiveSandbox
+from prorl_celery.settings import Settings
+from prorl_celery.testing.keeper import KeeperProcess
+
+
+class SetCancel:
+    """A cancel signal that a test sets."""
+
+    def __init__(self) -> None:
+        self._descriptor = os.eventfd(0)
+        self.is_set = False
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def raise_if_set(self) -> None:
+        if self.is_set:
+            raise Cancelled("the test says so")
+
+    def set(self) -> None:
+        self.is_set = True
+        os.eventfd_write(self._descriptor, 1)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+@pytest.fixture(autouse=True)
+def _less_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The steps after a time-out in a third of the time."""
+    monkeypatch.setattr(shell, "FORCE", (("", 0.7), ("interrupt", 0.5), ("restart", 0.7), ("killall", 10.0)))
+
+
+@pytest.fixture
+def cancel() -> Iterator[SetCancel]:
+    signal = SetCancel()
+    yield signal
+    signal.close()
+
+
+@pytest.fixture(scope="module")
+def sandbox_settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    run_dir: Path = tmp_path_factory.mktemp("run")
+    return Settings(run_dir=run_dir, node="n1", rollout_slots=12, init_ahead=4)
+
+
+@pytest.fixture(scope="module")
+def keeper(sandbox_settings: Settings) -> Iterator[KeeperProcess]:
+    with KeeperProcess(sandbox_settings, extra_env={"HOST_SECRET": "do-not-tell"}) as process:
+        yield process
+
+
+@pytest.fixture
+def start(keeper: KeeperProcess, cancel: SetCancel) -> Iterator[Callable[..., LiveSandbox]]:
+    """Starts sandboxes and stops them after the test."""
+    started: list[LiveSandbox] = []
+
+    def begin(**changes: object) -> LiveSandbox:
+        spec = SandboxSpec(**{"job_id": "job", "attempt": 1, **changes})  # type: ignore[arg-type]
+        started.append(keeper.client.start(spec, cancel=cancel, timeout=30.0))
+        return started[-1]
+
+    yield begin
+    for sandbox in started:
+        sandbox.close()
+        try:
+            keeper.client.stop(sandbox.handle.sandbox_id)
+        except SandboxError:
+            assert keeper.process.poll() is not None
+
+
+@pytest.fixture
+def sandbox(start: Callable[..., LiveSandbox]) -> LiveSandbox:
+    return start()

@@ -1,0 +1,25 @@
+"""The kind without isolation, for those who allow it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prorl_celery.sandbox.base import SandboxSpec
+from prorl_celery.sandbox.waiting import NeverCancelled
+from prorl_celery.settings import Settings
+from prorl_celery.testing.keeper import KeeperProcess
+
+
+def test_a_local_sandbox_works_where_it_is_allowed_and_takes_its_folder_with_it(tmp_path):
+    settings = Settings(run_dir=tmp_path, node="n3", allow_unsafe_local=True)
+    with KeeperProcess(settings) as keeper, NeverCancelled() as never:
+        sandbox = keeper.client.start(SandboxSpec(job_id="j", attempt=1, kind="local"), cancel=never, timeout=30)
+        workdir = Path(sandbox.handle.workdir)
+        assert sandbox.shell.run("pwd; x=1", timeout=10).output == f"{workdir}\n"
+        assert sandbox.shell.run("exit 3", timeout=10).exit_code == 3
+        assert sandbox.shell.run("sleep 100", timeout=0.3).timed_out
+        assert sandbox.shell.run("trap '' INT; while :; do :; done", timeout=0.3).timed_out
+        sandbox.files.write(f"{workdir}/file", b"x")
+        assert (workdir / "file").read_bytes() == b"x"
+        sandbox.stop()
+        assert not workdir.exists()
