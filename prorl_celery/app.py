@@ -11,15 +11,15 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from celery import Celery
-from kombu import Exchange, Queue
+from kombu.entity import Exchange, Queue
 from kombu.exceptions import OperationalError
 
 from prorl_celery.errors import StoreUnavailable
-from prorl_celery.jobs.messages import Message
-from prorl_celery.jobs.models import STAGES
+from prorl_celery.jobs.messages import Message, node_queue
+from prorl_celery.jobs.models import STAGES, Stage
 from prorl_celery.settings import Settings
 
-EXCHANGE = Exchange("prorl", type="direct")
+EXCHANGE = Exchange("prorl", type="direct")  # type: ignore[no-untyped-call]
 
 PRIORITY_STEPS = [0, 3, 6, 9]
 """Redis's four levels; 0 is served first."""
@@ -32,19 +32,9 @@ def task_name(stage: str) -> str:
     return f"prorl.{stage}"
 
 
-def node_queue(stage: str, node: str, boot: str) -> str:
-    """A stage's queue on one node. The keeper's boot id is in it, so that a node that returns reads no dead queue."""
-    return f"{stage}.{node}.{boot}"
-
-
 def queue_named(name: str) -> Queue:
     """A queue of ours as kombu wants it; `task_create_missing_queues` is off, so names alone do not do."""
-    return Queue(name, EXCHANGE, routing_key=name)
-
-
-def celery_priority(priority: int) -> int:
-    """Celery's priority (0 first, in steps of 3) for a job's (9 first)."""
-    return (9 - priority) // 3 * 3
+    return Queue(name, EXCHANGE, routing_key=name)  # type: ignore[no-untyped-call]
 
 
 def broker_url(redis_url: str) -> str:
@@ -66,7 +56,8 @@ def make_app(settings: Settings, *, boot: str | None = None, connections: int = 
     app = Celery("prorl", broker=broker_url(settings.redis_url), set_as_current=False)
     queues = [queue_named(stage) for stage in STAGES]
     if boot is not None:
-        queues += [queue_named(node_queue(stage, settings.node, boot)) for stage in ("rollout", "eval")]
+        bound: tuple[Stage, ...] = ("rollout", "eval")
+        queues += [queue_named(node_queue(stage, settings.node, boot)) for stage in bound]
     app.conf.update(
         task_queues=queues,
         task_default_queue="init",
@@ -148,7 +139,7 @@ class Publisher:
             args=[message.job_id, message.fence],
             task_id=f"{message.job_id}/{message.fence}",
             queue=queue_named(message.queue),
-            priority=celery_priority(message.priority),
+            priority=message.level,
             producer=producer,
             ignore_result=True,
             # The representations Celery adds for monitors would double the message.

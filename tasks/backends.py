@@ -33,6 +33,7 @@ def acquire_endpoint(work: Work) -> Endpoint:
         api_key=backend.api_key,
         policy_version=backend.policy_version,
         max_model_len=backend.max_model_len,
+        gives_ids=backend.gives_ids,
     )
 
 

@@ -10,7 +10,8 @@ import threading
 from collections.abc import Callable
 
 from prorl_celery.errors import Cancelled, FenceLost, StoreUnavailable
-from prorl_celery.jobs.store import Claim, JobStore
+from prorl_celery.jobs.claims import Claim
+from prorl_celery.jobs.store import JobStore
 from tasks.signals import JobSignal
 
 log = logging.getLogger(__name__)

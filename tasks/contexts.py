@@ -7,6 +7,7 @@ from typing import Any
 
 from prorl_celery.agents.loop import run_agent
 from prorl_celery.errors import BadInstance, HandlerError
+from prorl_celery.jobs.models import FinishReason
 from prorl_celery.jobs.turns import Turn
 from prorl_celery.llm.conversation import Conversation, open_conversation
 from prorl_celery.sandbox.base import Sandbox
@@ -51,7 +52,7 @@ class RolloutStage(Context):
     def __init__(self, work: Work, sandbox: Sandbox | None, init: Any) -> None:
         super().__init__(work, sandbox)
         self.init = init
-        self.finish_reason = "stop"
+        self.finish_reason: FinishReason = "stop"
 
     def run_agent(self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[str] | None = None) -> dict[str, Any]:
         toolbox = self._toolbox(tools)

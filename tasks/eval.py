@@ -16,17 +16,17 @@ def run(work: Work) -> None:
     work.clock.start()
     claim = work.claim
     sandbox = attach(work) if work.handler.eval_uses_rollout_sandbox else None
-    ctx = EvalStage(work, sandbox, claim.init["handler"], claim.rollout["handler"])
+    ctx = EvalStage(work, sandbox, work.init["handler"], work.rollout["handler"])
     try:
         verdict = call_handler(work.handler.eval, ctx, "eval")
         reward, resolved = _scored(verdict)
         work.process.store.finish(
             claim,
             state="completed",
-            finish_reason=claim.rollout["finish_reason"],
+            finish_reason=work.rollout["finish_reason"],
             reward=reward,
             resolved=resolved,
-            artifacts=claim.rollout["artifacts"],
+            artifacts=work.rollout["artifacts"],
             eval=verdict,
             **work.times(),
         )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from prorl_celery.app import node_queue
-from prorl_celery.jobs.messages import Message
+from prorl_celery.jobs.messages import Message, node_queue
 from prorl_celery.sandbox.client import Admission
 from tasks.contexts import InitStage
 from tasks.work import Work, call_handler

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import redis
 
@@ -22,7 +23,7 @@ class Listener:
     """Calls `channels[name](text)` for every message; one thread, reconnecting."""
 
     def __init__(self, client: redis.Redis, channels: dict[str, Callable[[str], None]]) -> None:
-        self._client = client
+        self._client: Any = client
         self._channels = channels
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="listener", daemon=True)

@@ -20,9 +20,10 @@ from typing import Any
 
 from celery.signals import worker_init, worker_ready, worker_shutting_down
 
-from prorl_celery.app import Publisher, make_app, node_queue
+from prorl_celery.app import Publisher, make_app
 from prorl_celery.errors import Stopping
 from prorl_celery.handlers.registry import HandlerRegistry, load_handlers
+from prorl_celery.jobs.messages import node_queue
 from prorl_celery.jobs.models import Stage
 from prorl_celery.jobs.store import JobStore
 from prorl_celery.llm.loop import ModelLoop

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from prorl_celery.app import node_queue
-from prorl_celery.jobs.messages import Message
+from prorl_celery.jobs.messages import Message, node_queue
 from prorl_celery.sandbox.base import Sandbox, SandboxHandle
 from tasks.contexts import RolloutStage
 from tasks.work import Work, call_handler
@@ -16,7 +15,7 @@ def run(work: Work) -> Message:
     sandbox = attach(work)
     handed_on = False
     try:
-        ctx = RolloutStage(work, sandbox, work.claim.init["handler"])
+        ctx = RolloutStage(work, sandbox, work.init["handler"])
         output = call_handler(work.handler.rollout, ctx, "rollout")
         artifacts = output.get("artifacts") if isinstance(output, dict) else None
         message = work.process.store.commit(
@@ -41,7 +40,7 @@ def run(work: Work) -> Message:
 
 def attach(work: Work) -> Sandbox | None:
     """The sandbox that init made, or None where it made none."""
-    handle = work.claim.init["sandbox"]
+    handle = work.init["sandbox"]
     if handle is None:
         return None
     return work.process.keeper.attach(

@@ -7,12 +7,12 @@ import logging
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar, cast
 
 from prorl_celery.errors import EvalError, HandlerError, StageError, StoreError
 from prorl_celery.handlers.base import Handler
-from prorl_celery.jobs.models import JobError, JobRequest
-from prorl_celery.jobs.store import Claim
+from prorl_celery.jobs.claims import Claim
+from prorl_celery.jobs.models import FinishReason, JobError, JobRequest, Stage
 from prorl_celery.sandbox.base import SandboxSpec
 from tasks.clock import StageClock
 from tasks.process import StageProcess
@@ -24,6 +24,28 @@ DAY_SECONDS = 24 * 3600.0
 TRACE_CHARACTERS = 2000
 
 C = TypeVar("C")
+
+
+class Times(TypedDict):
+    """Seconds worked and waited in a stage."""
+
+    worked_s: float
+    waited_s: float
+
+
+class InitOutput(TypedDict):
+    """What init commits: the sandbox's handle where it made one, and what the handler returned."""
+
+    sandbox: dict[str, Any] | None
+    handler: Any
+
+
+class RolloutOutput(TypedDict):
+    """What rollout commits: what the handler returned, how the agent ended, what goes into the result."""
+
+    handler: Any
+    finish_reason: FinishReason
+    artifacts: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +66,17 @@ class Work:
         """Raises `BadInstance` where this node has no handler for the job."""
         return self.process.handlers.find(self.job.instance.data_source)
 
-    def times(self) -> dict[str, float]:
+    @property
+    def init(self) -> InitOutput:
+        """What init committed; for the stages behind it."""
+        return cast(InitOutput, self.claim.init)
+
+    @property
+    def rollout(self) -> RolloutOutput:
+        """What rollout committed; for eval."""
+        return cast(RolloutOutput, self.claim.rollout)
+
+    def times(self) -> Times:
         """The clock's reading as commit, finish and fail take it."""
         return {"worked_s": self.clock.worked_seconds, "waited_s": self.clock.waited_seconds}
 
@@ -65,7 +97,7 @@ class Work:
         )
 
 
-def call_handler(method: Callable[[C], Any], ctx: C, stage: str) -> Any:
+def call_handler(method: Callable[[C], Any], ctx: C, stage: Stage) -> Any:
     """Call a handler's method; return what it returned as plain JSON.
 
     Raises: `StageError`s and `StoreError`s as they are; what else the handler raises as `EvalError` (stage eval) or
@@ -97,6 +129,7 @@ def job_error(error: StageError, stage: str) -> JobError:
     )
 
 
-def finish_reason_of(error: StageError) -> str:
+def finish_reason_of(error: StageError) -> FinishReason:
     """The result's `finish_reason` for a job that ends by this error."""
-    return error.kind if error.kind in {"timeout", "cancelled", "context_overflow"} else "error"
+    reasons: dict[str, FinishReason] = {reason: reason for reason in ("timeout", "cancelled", "context_overflow")}
+    return reasons.get(error.kind, "error")

@@ -33,10 +33,14 @@ JSON = Any
 class StageContext(Protocol):
     """What every stage has."""
 
-    job: JobRequest
-    attempt: int
-    instance: Mapping[str, Any]
-    cancel: CancelSignal
+    @property
+    def job(self) -> JobRequest: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def instance(self) -> Mapping[str, Any]: ...
+    @property
+    def cancel(self) -> CancelSignal: ...
 
     def remaining_seconds(self) -> float:
         """Seconds of work left in this stage."""
@@ -60,7 +64,8 @@ class InitContext(StageContext, Protocol):
 class RolloutContext(StageContext, Protocol):
     """Rollout: the same sandbox, what init returned, and the model."""
 
-    init: JSON
+    @property
+    def init(self) -> JSON: ...
 
     @property
     def sandbox(self) -> Sandbox: ...
@@ -79,8 +84,10 @@ class RolloutContext(StageContext, Protocol):
 class EvalContext(StageContext, Protocol):
     """Eval: what init and rollout returned, and the trajectory."""
 
-    init: JSON
-    rollout: JSON
+    @property
+    def init(self) -> JSON: ...
+    @property
+    def rollout(self) -> JSON: ...
 
     @property
     def sandbox(self) -> Sandbox:

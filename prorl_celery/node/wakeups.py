@@ -6,6 +6,7 @@ import logging
 import os
 import select
 import time
+from typing import Any
 
 import redis
 
@@ -18,9 +19,9 @@ class Wakeups:
     """One thread's wait on a channel and on `stop`, which a signal handler may call."""
 
     def __init__(self, client: redis.Redis, channel: str) -> None:
-        self._client = client
+        self._client: Any = client
         self._channel = channel
-        self._pubsub: redis.client.PubSub | None = None
+        self._pubsub: Any = None
         self._retry_at = 0.0
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.stopping = False

