@@ -123,6 +123,7 @@ class ServerSpec:
             "model": self.prepared.name,
             "kind": "vllm",
             "tokenizer": str(self.prepared.model),
+            "policy_version": 0,  # the weights as they were published
         }
 
 

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -120,14 +121,12 @@ def test_many_calls_from_many_threads_get_their_own_answers(nursery: Nursery, si
 
 
 def _children_of(pid: int) -> list[str]:
-    with open(f"/proc/{pid}/task/{pid}/children") as file:
-        return file.read().split()
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
 def _alive(pid: int) -> bool:
     try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
         return False
 
