@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from pathlib import Path
 
 from prorl_celery.node.pause import until
 
 SHARED_MEMORY = Path("/dev/shm")
 GONE_S = 5.0
+TRACKER_S = 2.0
+"""What a resource tracker gets: it removes the shared memory of the dead once their pipe to it is closed."""
 
 
 def members(group: int) -> list[int]:
@@ -28,16 +31,19 @@ def members(group: int) -> list[int]:
 
 
 def end(group: int) -> bool:
-    """Kill the group's processes except this one, and remove the shared memory that they alone would have removed.
+    """Kill the group's processes except this one, and remove the shared memory that they would have removed.
 
     Returns whether all are gone within 5 s.
     """
     shared: set[Path] = set()
+    trackers_until = time.monotonic() + TRACKER_S
 
     def gone() -> bool:
         living = members(group)
         for pid in living:
             shared.update(_shared_memory(pid))
+            if _is_tracker(pid) and time.monotonic() < trackers_until:
+                continue
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         return not living
@@ -46,6 +52,13 @@ def end(group: int) -> bool:
     for file in shared:
         file.unlink(missing_ok=True)
     return all_gone
+
+
+def _is_tracker(pid: int) -> bool:
+    """Whether it is Python's resource tracker, which ends by itself."""
+    with contextlib.suppress(OSError):
+        return b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
 
 
 def _shared_memory(pid: int) -> set[Path]:
