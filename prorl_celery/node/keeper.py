@@ -16,6 +16,7 @@ import argparse
 import ctypes
 import logging
 import os
+import resource
 import signal
 import stat
 import sys
@@ -36,6 +37,10 @@ def main(arguments: list[str] | None = None) -> int:
     boot = parser.parse_args(arguments).boot
     logging.basicConfig(level=logging.INFO, format="%(asctime)s keeper %(levelname)s %(message)s")
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    # Three descriptors a sandbox; the sandboxes themselves get the usual limit (`init.sh`).
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
     loop = Loop()
     service = Service(Settings.from_env(), boot, loop)

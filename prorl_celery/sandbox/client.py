@@ -62,7 +62,7 @@ class KeeperClient:
         """
         channel = self._connect()
         try:
-            wire.send(channel, {"op": "admit", "job_id": job_id, "timeout": timeout})
+            _send(channel, {"op": "admit", "job_id": job_id, "timeout": timeout})
             # The keeper keeps the time; the margin is for its answer.
             reply, _ = self._reply(channel, cancel, timeout + 5.0)
         except BaseException:
@@ -87,7 +87,7 @@ class KeeperClient:
             message["admission"] = admission.admission_id
         with self._connect() as channel:
             try:
-                wire.send(channel, message)
+                _send(channel, message)
             except ValueError as error:
                 raise SandboxError(f"the sandbox's specification is too long: {error}") from error
             reply, descriptors = self._reply(channel, cancel, timeout)
@@ -97,7 +97,7 @@ class KeeperClient:
                 first = sandbox.shell.run("true", timeout=max(0.0, deadline - time.monotonic()))
                 if first.exit_code != 0:
                     raise SandboxError(f"the sandbox's first command failed: {first.output!r}")
-                wire.send(channel, {"op": "keep"})
+                _send(channel, {"op": "keep"})
             except BaseException:
                 sandbox.close()
                 raise
@@ -111,7 +111,7 @@ class KeeperClient:
         Raises: `KeeperLost` when the keeper is another than the handle's, `SandboxError` when the sandbox is gone.
         """
         with self._connect() as channel:
-            wire.send(channel, {"op": "attach", "sandbox_id": handle.sandbox_id, "boot": handle.boot})
+            _send(channel, {"op": "attach", "sandbox_id": handle.sandbox_id, "boot": handle.boot})
             reply, descriptors = self._reply(channel, cancel, timeout)
             return self._open(reply, descriptors, cancel)
 
@@ -146,7 +146,7 @@ class KeeperClient:
 
     def _ask(self, message: dict[str, Any], timeout: float) -> dict[str, Any]:
         with self._connect() as channel, NeverCancelled() as never:
-            wire.send(channel, message)
+            _send(channel, message)
             reply, descriptors = self._reply(channel, never, timeout)
             wire.close_all(descriptors)
             return reply
@@ -169,6 +169,13 @@ class KeeperClient:
             wire.close_all(descriptors)
             raise _error(reply)
         return reply, descriptors
+
+
+def _send(channel: socket.socket, message: dict[str, Any]) -> None:
+    try:
+        wire.send(channel, message)
+    except OSError as error:
+        raise KeeperLost(f"the keeper is gone: {error.strerror or error}") from error
 
 
 def _error(reply: dict[str, Any]) -> SandboxError:

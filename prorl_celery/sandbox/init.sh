@@ -37,6 +37,7 @@ tend() {
     exec 3>&- </dev/tty >/dev/tty 2>&1
     trap - INT QUIT TERM
     ulimit -c 0
+    ulimit -Sn 4096
     [[ $memory_kib == 0 ]] || ulimit -v "$memory_kib"
     [[ $processes == 0 ]] || ulimit -u "$processes"
     exec bash -m -c "$loop" prorl-shell "$nonce" "$work" "$setup"

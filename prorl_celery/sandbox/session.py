@@ -12,7 +12,7 @@ from prorl_celery.sandbox.shell import PtyShell
 
 
 class LiveSandbox:
-    """`Sandbox` over descriptors from the keeper. One thread at a time may use it."""
+    """`Sandbox` over descriptors from the keeper. One thread, of one process, at a time may use it: they would mix."""
 
     def __init__(
         self,

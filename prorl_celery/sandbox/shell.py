@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import select
 import termios
 import time
 
@@ -137,6 +138,7 @@ class PtyShell:
         )  # fmt: skip
         self._set_modes()
         self._to_send = memoryview(line)
+        self._write()
         return command_id
 
     def _set_modes(self) -> None:
@@ -144,7 +146,6 @@ class PtyShell:
             modes = termios.tcgetattr(self._descriptor)
             wanted = list(modes)
             wanted[0] = wanted[1] = 0
-            wanted[2] = termios.CS8 | termios.CREAD | termios.CLOCAL
             # NOFLSH: an interrupt must not throw away what the command had printed.
             wanted[3] = termios.ISIG | termios.NOFLSH
             wanted[6] = list(modes[6])
@@ -203,7 +204,8 @@ class PtyShell:
                 continue
             if self._to_send:
                 self._write()
-            carry += self._read()
+            if events & ~select.POLLOUT:
+                carry += self._read()
             if now >= deadline:  # a flood of output must not outrun the time-out
                 self._carry = carry
                 return None

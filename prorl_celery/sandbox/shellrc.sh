@@ -7,13 +7,13 @@ set +o history +H
 unset HISTFILE PROMPT_COMMAND MAIL MAILPATH
 shopt -u checkwinsize
 __prorl_end() {
-  builtin printf '\002%s:%s:%s:%s\003%s\004' "$__prorl_nonce" "$2" "$1" "$PWD" "$__prorl_nonce" >/dev/tty
+  builtin printf '\002%s:%s:%s:%s\003%s\004' "$__prorl_nonce" "$2" "$1" "$PWD" "$__prorl_nonce"
   __prorl_id=
   # These outlive no command: -e would end the shell, -v and -x would talk about the lines above.
   set +evx
   PS1= PS2= PROMPT_COMMAND=__prorl_prompt
 }
-__prorl_prompt() { local status=$?; [[ -z ${__prorl_id-} ]] || __prorl_end "$status" "$__prorl_id"; }
+__prorl_prompt() { local status=$?; [[ -z ${__prorl_id-} ]] || __prorl_end "$status" "$__prorl_id" >/dev/tty; }
 readonly __prorl_nonce
 readonly -f __prorl_end __prorl_prompt
 PS1= PS2= __prorl_id= PROMPT_COMMAND='__prorl_end "$__prorl_last" shell'
