@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -71,8 +71,13 @@ def demo(problems: int, samples: int, policy: str, redis_server: str, out: Path 
 
 
 @contextmanager
-def running_service(data_dir: Path, *options: str, ready_seconds: float = READY_S) -> Iterator[str]:
-    """A `prorl up` of its own for the time of the block; gives its url. Raises `DemoFailed`."""
+def running_service(
+    data_dir: Path, *options: str, ready_seconds: float = READY_S, environ: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """A `prorl up` of its own for the time of the block, by default in our environment; gives its url.
+
+    Raises `DemoFailed`.
+    """
     argv = [sys.executable, "-P", "-m", "prorl_celery.cli.main", "up", "--port", "0", "--data-dir", str(data_dir)]
     us = os.getpid()
     process = subprocess.Popen(
@@ -80,6 +85,7 @@ def running_service(data_dir: Path, *options: str, ready_seconds: float = READY_
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         start_new_session=True,
+        env=environ,
         preexec_fn=lambda: prctl.die_with_parent(us, signal.SIGTERM),
     )
     try:

@@ -1,0 +1,138 @@
+"""What a benchmark came to: figures by their fixed names, and a reason for each that could not be taken.
+
+A figure is measured or absent, never guessed. Goals stand beside the figures that have one; missing a goal is no
+failure of the benchmark, a job that did not complete is.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from prorl_celery.cli.output import print_table
+from prorl_celery.errors import ProrlError
+
+GOALS: dict[str, tuple[str, float]] = {
+    "ratio_to_bare_chain": (">=", 0.5),
+    "redis_commands_per_job_100": ("<=", 60),
+    "redis_commands_per_job_10000": ("<=", 60),
+    "overlap_efficiency": (">=", 0.9),
+    "bash_bwrap_ms_median": ("<", 1.0),
+    "swerex_over_ours": (">=", 50),
+    "toy_rollouts_per_s_64": (">=", 20),
+    "toy_cpu_s_per_rollout": ("<=", 0.06),
+    "toy_added_turn_ms_1": ("<", 10),
+    "toy_peak_pss_mb": ("<", 400),
+    "slots_busy_share_256": (">=", 1.0),
+    "rollout_rss_mb_256": ("<", 600),
+    "added_turn_ms_median": ("<", 15),
+}
+"""What the figures are to reach, on two cores."""
+
+
+class BenchFailed(ProrlError):
+    """A benchmark could not be carried through; the message says what was seen."""
+
+
+@dataclass(slots=True)
+class Report:
+    """Figures of one benchmark. `runs`: how often the repeated ones were taken; `failed`: jobs and parts."""
+
+    name: str
+    runs: int
+    failed: int = 0
+    figures: dict[str, float] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
+
+    def part(self, what: str, names: Sequence[str], take: Callable[[Report], None]) -> None:
+        """Take some figures; when that fails, each of `names` that was not taken is absent with the reason."""
+        click.echo(f"{self.name}: {what} ...", err=True)
+        try:
+            take(self)
+        except (ProrlError, OSError, TimeoutError, RuntimeError) as error:
+            self.failed += 1
+            reason = f"{type(error).__name__}: {error}"
+            click.echo(f"{self.name}: {what} failed: {reason}", err=True)
+            self.lack(names, reason)
+
+    def lack(self, names: Sequence[str], reason: str) -> None:
+        """Say why these figures are not there; those that are stay."""
+        self.absent.update({name: reason for name in names if name not in self.figures})
+
+    def take_in(self, other: Report) -> None:
+        """Add another report's figures to these."""
+        self.failed += other.failed
+        self.figures.update(other.figures)
+        self.absent.update(other.absent)
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        return {
+            "name": self.name,
+            "machine": machine(),
+            "runs": self.runs,
+            "failed": self.failed,
+            "figures": {name: rounded(value) for name, value in self.figures.items()},
+            "absent": self.absent,
+        }
+
+    def show(self) -> None:
+        """Print the table."""
+        rows = [(name, f"{rounded(value):g}", *_judged(name, value)) for name, value in self.figures.items()]
+        rows += [(name, "absent", "", reason) for name, reason in self.absent.items()]
+        title = f"{self.name}: medians of {self.runs} runs where repeated; failed: {self.failed}"
+        print_table(("figure", "value", "goal", ""), rows, title=title)
+
+
+def _judged(name: str, value: float) -> tuple[str, str]:
+    if name not in GOALS:
+        return "", ""
+    sign, goal = GOALS[name]
+    reached = {">=": value >= goal, "<=": value <= goal, "<": value < goal}[sign]
+    return f"{sign} {goal:g}", "reached" if reached else "missed"
+
+
+def rounded(value: float) -> float:
+    """Four significant digits: the machine's noise is larger than what is cut."""
+    return float(f"{value:.4g}")
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The smallest value that so many per cent of the values do not pass. Raises ValueError when there are none."""
+    ordered = sorted(values)
+    if not ordered:
+        raise ValueError("no values")
+    rank = -(-len(ordered) * percent // 100)
+    return ordered[max(0, int(rank) - 1)]
+
+
+median = statistics.median
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were taken on."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "processor": _processor(),
+        "memory_gb": rounded(memory / 2**30),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "load_1min": rounded(os.getloadavg()[0]),
+        "platform": sys.platform,
+    }
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()

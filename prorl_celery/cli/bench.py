@@ -1,0 +1,32 @@
+"""`prorl bench`: the benchmarks of this project, on services of their own."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from prorl_celery.cli.common import json_option
+from prorl_celery.cli.output import print_json
+
+
+@click.command()
+@click.argument("name", type=click.Choice(["pipeline", "tools", "all"]), default="all")
+@json_option
+@click.option("--quick", is_flag=True, help="Rough figures within a few minutes; some are then absent.")
+def bench(name: str, as_json: bool, quick: bool) -> None:
+    """Measure this machine's ProRL on Celery and print the figures with their goals.
+
+    Each benchmark starts a service of its own (Redis, API, workers, sandboxes) and leaves nothing. The "model" is the
+    scripted backend, a test double. Take figures on a machine that does nothing else. Exit code 1 when jobs or parts
+    failed; a missed goal is none.
+    """
+    from prorl_celery.bench.runs import run
+    from prorl_celery.bench.sizes import FULL, QUICK
+
+    report = run(name, QUICK if quick else FULL)
+    if as_json:
+        print_json(report.as_json())
+    else:
+        report.show()
+    sys.exit(1 if report.failed else 0)
