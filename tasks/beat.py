@@ -42,7 +42,8 @@ class Beat:
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join(5.0)
+        if self._thread.ident is not None:
+            self._thread.join(5.0)
 
     def hold(self, held: Held) -> None:
         with self._lock:

@@ -34,7 +34,8 @@ class DeadlineThread:
         with self._condition:
             self._stopping = True
             self._condition.notify()
-        self._thread.join(5.0)
+        if self._thread.ident is not None:
+            self._thread.join(5.0)
 
     def call_at(self, when: float, clock: StageClock) -> int:
         with self._condition:

@@ -101,20 +101,13 @@ class EvalStage(Context):
         super().__init__(work, sandbox)
         self.init = init
         self.rollout = rollout
-        self._fresh: list[Sandbox] = []
 
     def fresh_sandbox(self) -> Sandbox:
         sandbox = self._work.process.keeper.start(
             self._work.sandbox_spec("eval"), cancel=self.cancel, timeout=self.remaining_seconds()
         )
-        self._fresh.append(sandbox)
+        self._work.let_go(sandbox)
         return sandbox
 
     def turns(self) -> list[Turn]:
         return self._work.process.store.turns(self.job.job_id)
-
-    def close(self) -> None:
-        """End the sandboxes that eval was given."""
-        for sandbox in self._fresh:
-            sandbox.stop()
-            sandbox.close()

@@ -16,25 +16,21 @@ def run(work: Work) -> None:
     work.clock.start()
     claim = work.claim
     sandbox = attach(work) if work.handler.eval_uses_rollout_sandbox else None
+    if sandbox is not None:
+        work.let_go(sandbox)
     ctx = EvalStage(work, sandbox, work.init["handler"], work.rollout["handler"])
-    try:
-        verdict = call_handler(work.handler.eval, ctx, "eval")
-        reward, resolved = _scored(verdict)
-        work.process.store.finish(
-            claim,
-            state="completed",
-            finish_reason=work.rollout["finish_reason"],
-            reward=reward,
-            resolved=resolved,
-            artifacts=work.rollout["artifacts"],
-            eval=verdict,
-            **work.times(),
-        )
-    finally:
-        ctx.close()
-        if sandbox is not None:
-            sandbox.stop()
-            sandbox.close()
+    verdict = call_handler(work.handler.eval, ctx, "eval")
+    reward, resolved = _scored(verdict)
+    work.process.store.finish(
+        claim,
+        state="completed",
+        finish_reason=work.rollout["finish_reason"],
+        reward=reward,
+        resolved=resolved,
+        artifacts=work.rollout["artifacts"],
+        eval=verdict,
+        **work.times(),
+    )
 
 
 def _scored(verdict: Any) -> tuple[float, bool | None]:

@@ -22,6 +22,7 @@ def run(work: Work) -> Message:
     admission = _admitted(work)
     if admission is None:
         return process.store.hand_back(claim, waited_s=work.clock.waited_seconds)
+    work.ending.callback(admission.release)
     work.clock.start()
     sandbox = process.keeper.start(
         work.sandbox_spec("rollout"),
@@ -29,24 +30,20 @@ def run(work: Work) -> Message:
         timeout=work.clock.remaining_seconds,
         admission=admission,
     )
-    kept = False
-    try:
-        output = call_handler(work.handler.init, InitStage(work, sandbox), "init")
-        message = process.store.commit(
-            claim,
-            {"sandbox": sandbox.handle.to_json(), "handler": output},
-            next_stage="rollout",
-            queue=node_queue("rollout", process.settings.node, sandbox.handle.boot),
-            node=process.settings.node,
-            sandbox=sandbox.handle.sandbox_id,
-            **work.times(),
-        )
-        kept = True
-        return message
-    finally:
-        if not kept:
-            sandbox.stop()
-        sandbox.close()
+    committed = False
+    work.let_go(sandbox, unless=lambda: committed)
+    output = call_handler(work.handler.init, InitStage(work, sandbox), "init")
+    message = process.store.commit(
+        claim,
+        {"sandbox": sandbox.handle.to_json(), "handler": output},
+        next_stage="rollout",
+        queue=node_queue("rollout", process.settings.node, sandbox.handle.boot),
+        node=process.settings.node,
+        sandbox=sandbox.handle.sandbox_id,
+        **work.times(),
+    )
+    committed = True
+    return message
 
 
 def _admitted(work: Work) -> Admission | None:

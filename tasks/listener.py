@@ -33,7 +33,8 @@ class Listener:
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join(5.0)
+        if self._thread.ident is not None:
+            self._thread.join(5.0)
 
     def _run(self) -> None:
         while not self._stop.is_set():

@@ -12,30 +12,28 @@ def run(work: Work) -> Message:
     """Run rollout of a claim; return eval's message."""
     work.clock.start()
     keep = work.handler.eval_uses_rollout_sandbox
+    committed = False
     sandbox = attach(work)
-    handed_on = False
-    try:
-        ctx = RolloutStage(work, sandbox, work.init["handler"])
-        output = call_handler(work.handler.rollout, ctx, "rollout")
-        artifacts = output.get("artifacts") if isinstance(output, dict) else None
-        message = work.process.store.commit(
-            work.claim,
-            {
-                "handler": output,
-                "finish_reason": ctx.finish_reason,
-                "artifacts": artifacts if isinstance(artifacts, dict) else {},
-            },
-            next_stage="eval",
-            queue=node_queue("eval", sandbox.handle.node, sandbox.handle.boot) if sandbox and keep else "eval",
-            **work.times(),
-        )
-        handed_on = True
-        return message
-    finally:
-        if sandbox is not None:
-            if not (handed_on and keep):
-                sandbox.stop()
-            sandbox.close()
+    if sandbox is not None:
+        work.let_go(sandbox, unless=lambda: committed and keep)
+    ctx = RolloutStage(work, sandbox, work.init["handler"])
+    output = call_handler(work.handler.rollout, ctx, "rollout")
+    artifacts = output.get("artifacts") if isinstance(output, dict) else None
+    message = work.process.store.commit(
+        work.claim,
+        {
+            "handler": output,
+            "finish_reason": ctx.finish_reason,
+            "artifacts": artifacts if isinstance(artifacts, dict) else {},
+        },
+        next_stage="eval",
+        queue=node_queue("eval", sandbox.handle.node, sandbox.handle.boot) if sandbox and keep else "eval",
+        node=sandbox.handle.node if sandbox and keep else None,
+        sandbox=sandbox.handle.sandbox_id if sandbox and keep else None,
+        **work.times(),
+    )
+    committed = True
+    return message
 
 
 def attach(work: Work) -> Sandbox | None:

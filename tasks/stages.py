@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import secrets
+import select
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from celery import Celery
 
@@ -13,6 +15,7 @@ from prorl_celery.errors import (
     Cancelled,
     FenceLost,
     InternalError,
+    KeeperLost,
     StageError,
     Stopping,
     StoreError,
@@ -30,6 +33,8 @@ from tasks.signals import JobSignal
 from tasks.work import Work, finish_reason_of, job_error
 
 log = logging.getLogger(__name__)
+
+KEEPER_PAUSE_SECONDS = 1.0
 
 RUN: dict[Stage, Callable[[Work], Message | None]] = {
     "init": init_stage.run,
@@ -69,9 +74,10 @@ def run_stage(process: StageProcess, stage: Stage, job_id: str, fence: int) -> N
     held = Held(claim, signal)
     process.beat.hold(held)
     try:
-        message = _run(Work(process, claim, clock, signal), stage)
-        if message is not None:
-            process.publisher.publish(message)
+        with ExitStack() as ending:
+            message = _run(Work(process, claim, clock, signal, ending), stage)
+            if message is not None:
+                process.publisher.publish(message)
     except FenceLost:
         log.info("%s of %s was fenced out", stage, job_id)
     except StoreUnavailable as error:
@@ -89,9 +95,6 @@ def _run(work: Work, stage: Stage) -> Message | None:
         return RUN[stage](work)
     except (FenceLost, StoreUnavailable):
         raise
-    except Stopping:
-        work.clock.stop()
-        return work.process.store.hand_back(work.claim, **work.times())
     except StageError as error:
         failure = error
     except StoreError as error:  # a blob over its limit
@@ -103,10 +106,20 @@ def _run(work: Work, stage: Stage) -> Message | None:
     # A tool or a call that was interrupted by the signal may report its own trouble: the signal's reason is the cause.
     if work.signal.reason is not None and isinstance(work.signal.reason, StageError):
         failure = work.signal.reason
-        if isinstance(failure, Stopping):
-            work.clock.stop()
-            return work.process.store.hand_back(work.claim, **work.times())
     work.clock.stop()
+    if isinstance(failure, KeeperLost) and not work.signal.is_set:
+        # The node lost its keeper, which is no fault of the job. The supervisor starts another within a second or so;
+        # the pause keeps a job from going round in the meantime.
+        _pause(work.signal, KEEPER_PAUSE_SECONDS)
+    if isinstance(failure, Stopping | KeeperLost):
+        return work.process.store.hand_back(work.claim, **work.times())
     return work.process.store.fail(
         work.claim, job_error(failure, stage), finish_reason=finish_reason_of(failure), **work.times()
     )
+
+
+def _pause(signal: JobSignal, seconds: float) -> None:
+    """Wait, but not when the job must stop."""
+    poll = select.poll()
+    poll.register(signal.fileno(), select.POLLIN)
+    poll.poll(seconds * 1000)

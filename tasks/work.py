@@ -6,14 +6,15 @@ import json
 import logging
 import traceback
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, TypedDict, TypeVar, cast
 
-from prorl_celery.errors import EvalError, HandlerError, StageError, StoreError
+from prorl_celery.errors import EvalError, HandlerError, SandboxError, StageError, StoreError
 from prorl_celery.handlers.base import Handler
 from prorl_celery.jobs.claims import Claim
 from prorl_celery.jobs.models import FinishReason, JobError, JobRequest, Stage
-from prorl_celery.sandbox.base import SandboxSpec
+from prorl_celery.sandbox.base import Sandbox, SandboxSpec
 from tasks.clock import StageClock
 from tasks.process import StageProcess
 from tasks.signals import JobSignal
@@ -56,6 +57,8 @@ class Work:
     claim: Claim
     clock: StageClock
     signal: JobSignal
+    ending: ExitStack
+    """What is done when the job has gone on: it must not wait for a sandbox to end."""
 
     @property
     def job(self) -> JobRequest:
@@ -75,6 +78,23 @@ class Work:
     def rollout(self) -> RolloutOutput:
         """What rollout committed; for eval."""
         return cast(RolloutOutput, self.claim.rollout)
+
+    def let_go(self, sandbox: Sandbox, *, unless: Callable[[], bool] = lambda: False) -> None:
+        """When the stage has ended, end this sandbox (`unless` it is kept by then) and close our side of it.
+
+        One that would not end is left to the janitor.
+        """
+
+        def end() -> None:
+            try:
+                if not unless():
+                    sandbox.stop()
+            except SandboxError as error:
+                log.warning("sandbox %s of %s: %s", sandbox.handle.sandbox_id, self.job.job_id, error)
+            finally:
+                sandbox.close()
+
+        self.ending.callback(end)
 
     def times(self) -> Times:
         """The clock's reading as commit, finish and fail take it."""
