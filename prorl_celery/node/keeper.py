@@ -22,8 +22,11 @@ import stat
 import sys
 
 from prorl_celery.node.keeper_loop import Loop
+from prorl_celery.node.keeper_orphans import become_subreaper, kill_left_behind
 from prorl_celery.node.keeper_service import Service
 from prorl_celery.settings import Settings
+
+log = logging.getLogger(__name__)
 
 PR_SET_PDEATHSIG = 1
 END_SECONDS = 5.0
@@ -37,6 +40,10 @@ def main(arguments: list[str] | None = None) -> int:
     boot = parser.parse_args(arguments).boot
     logging.basicConfig(level=logging.INFO, format="%(asctime)s keeper %(levelname)s %(message)s")
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    become_subreaper()
+    left = kill_left_behind()
+    if left:
+        log.warning("killed %d processes that a keeper before this one left", left)
 
     # Three descriptors a sandbox; the sandboxes themselves get the usual limit (`init.sh`).
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -14,6 +14,7 @@ from ptyprocess.ptyprocess import PtyProcessError
 
 from prorl_celery.errors import SandboxError
 from prorl_celery.node.keeper_loop import Loop, Timer
+from prorl_celery.node.keeper_orphans import kill_session_orphans
 from prorl_celery.sandbox.launch import CONTROL, Launch
 
 ROWS, COLUMNS = 24, 250
@@ -101,6 +102,7 @@ class SandboxProcess:
         pid, _ = os.waitpid(self.pid, os.WNOHANG)
         if pid == 0:
             return
+        kill_session_orphans(self.pid)
         self._loop.unwatch(self._pidfd)
         os.close(self._pidfd)
         self._pidfd = -1

@@ -13,6 +13,7 @@ from typing import Any
 from prorl_celery.errors import SandboxError, SandboxUnavailable
 from prorl_celery.node.keeper_admission import Admissions
 from prorl_celery.node.keeper_loop import Loop, Timer
+from prorl_celery.node.keeper_orphans import reap_strangers
 from prorl_celery.node.keeper_process import SandboxProcess
 from prorl_celery.node.keeper_work import ChildWork
 from prorl_celery.sandbox import local, singularity
@@ -22,6 +23,7 @@ from prorl_celery.sandbox.launch import Launch, User, check_spec, choose_kind, s
 from prorl_celery.sandbox.share import Share
 from prorl_celery.settings import Settings
 
+REAP_SECONDS = 1.0
 STUCK_KILLS = 5
 """A sandbox still there after this many kills, a second apart, counts as leaked (and is killed on)."""
 
@@ -167,6 +169,13 @@ class Sandboxes:
             raise self._bubblewrap
         return self._bubblewrap
 
+    def _reap_strangers(self) -> None:
+        known = {e.process.pid for e in self.entries() if e.process is not None}
+        known |= {e.work.pid for e in self.entries() if e.work is not None}
+        if self._singularity is not None:
+            known.add(self._singularity.guard_pid)
+        reap_strangers(known)
+
     def _shared(self, user: User | None) -> Path:
         if self._share is None:
             self._share = Share(self._settings, user)
@@ -221,5 +230,7 @@ class Sandboxes:
         if entry.launch is not None and entry.kind == "local":
             local.discard(entry.launch)
         self._admissions.sandbox_gone(entry.sandbox_id)
+        # Inherited processes end a moment after the sandbox that they were part of.
+        self._loop.after(REAP_SECONDS, self._reap_strangers)
         for call in entry.when_gone:
             call()

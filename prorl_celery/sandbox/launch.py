@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 
 from prorl_celery.errors import SandboxError, SandboxUnavailable
 from prorl_celery.sandbox.base import SandboxSpec
@@ -130,10 +131,24 @@ def environment(spec: SandboxSpec, *, path: str, home: str) -> dict[str, str]:
 def init_argv(spec: SandboxSpec, *, nonce: str, workdir: str, isolated: bool, processes: int) -> tuple[str, ...]:
     """bash on `init.sh`, as text: the sandbox need not see any file of ours."""
     return (
-        "bash", "--noprofile", "--norc", "-m", "-c", _script("init.sh"), "prorl-init",
+        "bash", "--noprofile", "--norc", "-m", "-c", _script("init.sh"), owner_tag(),
         nonce, CONTROL, workdir, str(processes), str(spec.memory_bytes >> 10),
         "all" if isolated else "terminal", _script("shellrc.sh"),
     )  # fmt: skip
+
+
+@cache
+def owner_tag() -> str:
+    """Names this process in the arguments of its sandboxes: pid and start time, which no later process shares."""
+    return f"prorl-init-{os.getpid()}-{start_time(os.getpid())}"
+
+
+def start_time(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot; None when there is none of that pid."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
+    except OSError:
+        return None
 
 
 @cache

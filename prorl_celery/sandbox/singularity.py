@@ -75,6 +75,10 @@ class Singularity:
             os.chown(self._registry, user.uid, user.gid)
         self._guard = self._start_guard()
 
+    @property
+    def guard_pid(self) -> int:
+        return self._guard.pid
+
     def instance_name(self, sandbox_id: str) -> str:
         """Names an instance for whoever finds it: the keeper's pid and the sandbox."""
         return f"prorl-{os.getpid()}-{sandbox_id}"

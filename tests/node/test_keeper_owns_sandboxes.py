@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -12,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -221,6 +223,49 @@ def test_cancels_at_random_moments_of_a_start_leave_nothing(keeper):
     assert "cancelled" in outcomes
     assert eventually(lambda: keeper.client.status()["live"] == 0)
     assert keeper.client.status()["room"] == LIMIT
+
+
+def left_of(keeper: KeeperProcess) -> list[int]:
+    """Processes that carry the name of this keeper's sandboxes."""
+    return marked_processes(f"prorl-init-{keeper.process.pid}-")
+
+
+def test_ends_in_the_first_moments_of_bubblewrap_leave_no_process(keeper):
+    message = {"op": "start", "spec": spec().to_json(), "timeout": 30}
+    for n in range(150):
+        with keeper.client._connect() as channel:
+            wire.send(channel, message)
+            time.sleep(0.00005 * (n % 50))
+    assert eventually(lambda: keeper.client.status()["live"] == 0)
+    assert eventually(lambda: left_of(keeper) == [], 5.0)
+    assert eventually(lambda: "Z" not in states_of_children(keeper.process.pid), 5.0)
+
+
+def states_of_children(pid: int) -> str:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return "".join(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] for child in children)
+
+
+def test_what_a_killed_keeper_left_half_started_is_ended_by_the_next(keeper_settings):
+    for n in range(8):
+        with KeeperProcess(keeper_settings, boot=f"boot-{n}") as keeper, keeper.client._connect() as channel:
+            keeper.client.start(spec(), cancel=(never := NeverCancelled()), timeout=30).close()
+            never.close()
+            wire.send(channel, {"op": "start", "spec": spec().to_json(), "timeout": 30})
+            time.sleep(0.001 * n)
+            keeper.kill()
+    with KeeperProcess(keeper_settings, boot="last"):
+        assert eventually(lambda: marked_processes("prorl-init-") == [] or others_only(), 5.0)
+
+
+def others_only() -> bool:
+    """Whether every sandbox process on this machine belongs to a keeper that lives."""
+    owners = set()
+    for pid in marked_processes("prorl-init-"):
+        with suppress(OSError):
+            found = re.search(rb"prorl-init-(\d+)-", Path(f"/proc/{pid}/cmdline").read_bytes())
+            owners.add(int(found[1]) if found else 0)
+    return all(Path(f"/proc/{owner}").exists() for owner in owners)
 
 
 def test_a_start_that_hangs_ends_at_its_time_out_and_the_keeper_answers_meanwhile(keeper, never):

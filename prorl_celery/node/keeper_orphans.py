@@ -1,0 +1,68 @@
+"""Processes whose sandbox's outer process is gone: what a keeper inherits, and what a dead keeper left.
+
+A bubblewrap that is killed while it starts can leave its inner process waiting for ever: that one has not yet asked
+to die with its parent. The keeper is therefore a subreaper: orphans of its sandboxes become its children. Orphans of
+a keeper that was killed are found by the name that every sandbox carries in its arguments (`launch.owner_tag`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import signal
+from pathlib import Path
+
+from prorl_celery.sandbox.launch import start_time
+
+PR_SET_CHILD_SUBREAPER = 36
+_TAG = re.compile(rb"prorl-init-(\d+)-(\d+)")
+
+
+def become_subreaper() -> None:
+    """Orphaned descendants of this process become its children from now on."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def kill_session_orphans(session: int) -> None:
+    """Kill and reap the children of ours that belong to the terminal session of a process that has ended."""
+    for pid in _children():
+        try:
+            if os.getsid(pid) == session:
+                os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+def reap_strangers(known: set[int]) -> None:
+    """Reap ended children that nobody here waits for: inherited ones."""
+    for pid in _children():
+        if pid not in known:
+            try:
+                os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:
+                continue
+
+
+def kill_left_behind() -> int:
+    """Kill what sandboxes of dead keepers left on this machine, as far as this user may. Returns how many."""
+    killed = 0
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            found = next(filter(None, map(_TAG.fullmatch, (entry / "cmdline").read_bytes().split(b"\0"))), None)
+            if found is not None and start_time(int(found[1])) != int(found[2]):
+                os.kill(int(entry.name), signal.SIGKILL)
+                killed += 1
+        except OSError:
+            continue
+    return killed
+
+
+def _children() -> list[int]:
+    me = os.getpid()
+    try:
+        return [int(pid) for pid in Path(f"/proc/{me}/task/{me}/children").read_text(encoding="ascii").split()]
+    except OSError:
+        return []
