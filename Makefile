@@ -6,7 +6,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo demo-real test test-full lint bench requirements clean
+.PHONY: demo demo-real test test-full test-vllm lint bench requirements clean
 
 demo: $(INSTALLED)
 	$(BIN)/prorl demo
@@ -19,6 +19,12 @@ test: $(INSTALLED)
 
 test-full: $(INSTALLED)
 	$(BIN)/python -P -m pytest
+
+# Against a real vLLM: VLLM_TEST_DIR is where `prorl models prepare smollm2 --data-dir` put it.
+test-vllm: export VLLM_TEST_DIR ?= .prorl
+test-vllm: $(INSTALLED)
+	$(BIN)/prorl models prepare smollm2 --data-dir $(VLLM_TEST_DIR)
+	$(BIN)/python -P -m pytest tests/models
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

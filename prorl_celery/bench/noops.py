@@ -49,6 +49,7 @@ def commands(report: Report, service: BenchService, sizes: Sizes) -> None:
     Nothing is subtracted: heartbeats, sweeps and the blocking reads of idle workers are in it.
     """
     for count in sizes.counted:
+        service.skip_results()
         with CommandCount(service.redis_url) as counted:
             run = service.run(jobs_of(NOOP, count), seconds=60.0 + count / LEAST_PER_S)
             before_reading = counted.client_commands

@@ -47,7 +47,7 @@ class Run:
     failed: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BenchService:
     """A running service. `pid` is its supervisor's; `redis_url` its own Redis."""
 
@@ -55,6 +55,7 @@ class BenchService:
     pid: int
     redis_url: str
     client: Client
+    _read_to: str | None = None
 
     def run(self, jobs: list[dict[str, Any]], *, seconds: float) -> Run:
         """Submit jobs and wait until all have ended. Raises `BenchFailed` after `seconds`."""
@@ -76,17 +77,22 @@ class BenchService:
         return {state: int(jobs[state]) for state in TERMINAL}
 
     def results(self, run: Run) -> list[Result]:
-        """The results of a run whose jobs carry its tag. Raises `BenchFailed` when some are missing."""
-        found: dict[str, Result] = {}
-        wanted, after = set(run.job_ids), None
-        while True:
-            page = self.client.results_page(after, limit=1000)
-            found.update((result.job_id, result) for result in page.results if result.job_id in wanted)
-            if len(found) == len(wanted):
-                return list(found.values())
+        """The results of a run; call `skip_results` before it. Raises `BenchFailed` when some are missing."""
+        found: list[Result] = []
+        while len(found) < len(run.job_ids):
+            page = self.client.results_page(self._read_to, limit=1000)
             if not page.results:
-                raise BenchFailed(f"{len(wanted) - len(found)} of {len(wanted)} results are missing")
-            after = page.next
+                raise BenchFailed(f"of {len(run.job_ids)} results there are {len(found)}")
+            found += page.results
+            self._read_to = page.next
+        if {result.job_id for result in found} != set(run.job_ids):
+            raise BenchFailed(f"{len(found)} results came, not all of the {len(run.job_ids)} jobs of the run")
+        return found
+
+    def skip_results(self) -> None:
+        """Read past the results of what has ended so far."""
+        while (page := self.client.results_page(self._read_to, limit=1000)).results:
+            self._read_to = page.next
 
     def statuses(self, run: Run) -> list[JobStatus]:
         """The statuses of a run's jobs."""

@@ -46,6 +46,7 @@ def together(report: Report, service: BenchService, sizes: Sizes) -> None:
     _toys(report, service, sizes.toys)  # warms up what is made once
     for _ in range(sizes.rounds):
         service.settle()
+        service.skip_results()
         before = processes.cpu_seconds(service.pid)
         run = _toys(report, service, sizes.toys)
         began = time.monotonic()

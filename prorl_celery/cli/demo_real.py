@@ -28,7 +28,7 @@ from prorl_celery.node.vllm_install import prepare
 
 MODEL = "smollm2"
 MAX_TOKENS = 64
-READY_S = 330.0
+READY_S = 450.0
 """What `prorl up --model` allows itself, and a little."""
 
 

@@ -27,11 +27,11 @@ from prorl_celery.node.pause import until
 from prorl_celery.node.places import locked, private_directory, run_dir_for
 from prorl_celery.node.redis_server import PROGRAMS, Program, RedisServer, find_server, wait_for_redis
 from prorl_celery.node.supervisor import Supervisor, Unit, log_to_stderr
+from prorl_celery.node.vllm_server import READY_S as MODEL_READY_S
+from prorl_celery.node.vllm_server import model_units
 from prorl_celery.settings import Settings
 
 READY_S = 120.0
-MODEL_READY_S = 180.0
-"""What a real model's server may take on top."""
 REDIS_URL_S = 10.0
 
 
@@ -161,7 +161,7 @@ def _units(settings: Settings, program: Program | None, extras: Extras, token: s
     if extras.scripted is not None:
         units += _scripted_units(settings, extras, token, logs)
     if extras.model is not None:
-        units += _model_units(extras.model, settings, token, logs)
+        units += model_units(extras.model, settings, token=token, logs=logs)
     redis = "the one given" if program is None else f"{program.path} {'.'.join(map(str, program.version))}"
     patience = READY_S if extras.model is None else READY_S + MODEL_READY_S
     ready = Call(_tell_when_ready, (settings, redis, backend, patience))
@@ -199,13 +199,6 @@ def _scripted_units(settings: Settings, extras: Extras, token: str | None, logs:
 
 def _register(url: str, backend: dict[str, Any], token: str | None) -> int:
     return readiness.register_backend(url, backend, token=token)
-
-
-def _model_units(name: str, settings: Settings, token: str | None, logs: Path) -> list[Unit]:
-    """A real model: `node/vllm_server.py` gives its units, the registration among them."""
-    from prorl_celery.node.vllm_server import model_units
-
-    return model_units(name, settings, token=token, logs=logs)
 
 
 def _tell_when_ready(settings: Settings, redis: str, backend: bool, patience: float) -> int:

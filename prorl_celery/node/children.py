@@ -102,10 +102,17 @@ def launch(
     stdin_read, stdin_write = (
         os.pipe() if isinstance(start, Command) and start.holds_stdin else (os.open(os.devnull, os.O_RDONLY), None)
     )
-    output = _open_log(log) if log is not None else None
-    sys.stdout.flush()
-    sys.stderr.flush()
-    pid = os.fork()
+    with contextlib.ExitStack() as undo:
+        for descriptor in (stdin_read, stdin_write):
+            if descriptor is not None:
+                undo.callback(os.close, descriptor)
+        output = _open_log(log) if log is not None else None
+        if output is not None:
+            undo.callback(os.close, output)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        undo.pop_all()
     if pid == 0:
         with _EndOfProcess():
             os.setpgid(0, 0)

@@ -49,6 +49,15 @@ class Connection:
         """Answer with an error."""
         self.send({"ok": False, "error": type(error).__name__, "message": str(error)})
 
+    def has_hung_up(self) -> bool:
+        """Whether the client has gone and its end has merely not been read yet."""
+        try:
+            return not self._channel.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
     def close(self) -> None:
         """Drop the client and what it holds."""
         if not self.open:
@@ -173,6 +182,9 @@ class Service:
         if connection.starting is not None:
             raise SandboxError("this connection is starting a sandbox already")
         spec = SandboxSpec(**message["spec"])
+        if connection.has_hung_up():
+            connection.close()
+            return
 
         def started(entry: Entry, error: SandboxError | None) -> None:
             if error is not None:

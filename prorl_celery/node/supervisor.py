@@ -122,12 +122,22 @@ class Supervisor:
             waits = slot.child is not None or slot.done or self._phases is not None or slot.due > now
             if waits or not all(self._slots[name].ready for name in slot.unit.after):
                 continue
-            unit = slot.unit
-            slot.child = self._launch(slot, unit.start(), unit.name)
-            if unit.probe is not None:
-                slot.probe = self._launch(slot, Call(_run_probe, (unit.probe,)), f"{unit.name}?")
-            else:
-                slot.ready = not unit.once
+            try:
+                self._start(slot)
+            except OSError as error:  # no process, no file left: that may pass
+                log.warning("%s cannot be started: %s; again in %.1f s", slot.unit.name, error, self._put_off(slot))
+
+    def _start(self, slot: _Slot) -> None:
+        unit = slot.unit
+        slot.child = self._launch(slot, unit.start(), unit.name)
+        if unit.probe is None:
+            slot.ready = not unit.once
+            return
+        try:
+            slot.probe = self._launch(slot, Call(_run_probe, (unit.probe,)), f"{unit.name}?")
+        except OSError:
+            slot.child.kill()
+            raise
 
     def _launch(self, slot: _Slot, start: Start, name: str) -> Child:
         held = [child.stdin for _, child in self._alive.values() if child.stdin is not None]
@@ -187,17 +197,21 @@ class Supervisor:
                 self._stop_or_hurry(f"{slot.unit.name} failed")
 
     def _plan_restart(self, slot: _Slot, child: Child, code: int) -> None:
-        now = time.monotonic()
-        if now - child.started_at >= HEALTHY_S:
+        if time.monotonic() - child.started_at >= HEALTHY_S:
             slot.failures = 0
-        delay = min(BACKOFF_MOST_S, BACKOFF_FIRST_S * 2 ** (slot.failures - 1)) if slot.failures else 0.0
-        slot.failures = min(slot.failures + 1, 32)
-        slot.due = now + delay
+        delay = self._put_off(slot)
         log.warning("%s (pid %d) ended: %s; again in %.1f s", slot.unit.name, child.pid, _how(code), delay)
         if slot.unit.replaces:
             self._kill_orphans()
         for name in slot.unit.replaces:
             self._retire(self._slots[name])
+
+    def _put_off(self, slot: _Slot) -> float:
+        """Decide when the slot is started again: in how many seconds."""
+        delay = min(BACKOFF_MOST_S, BACKOFF_FIRST_S * 2 ** (slot.failures - 1)) if slot.failures else 0.0
+        slot.failures = min(slot.failures + 1, 32)
+        slot.due = time.monotonic() + delay
+        return delay
 
     def _retire(self, slot: _Slot) -> None:
         """Let the slot's child finish in the background; the slot is free for a fresh one at once."""

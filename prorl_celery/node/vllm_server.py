@@ -36,8 +36,8 @@ from prorl_celery.settings import Settings
 if TYPE_CHECKING:
     from prorl_celery.node.supervisor import Unit
 
-READY_S = 180.0
-"""From start to the first sampled token: 45 s on an idle machine of two cores, twice that on a busy one."""
+READY_S = 300.0
+"""From start to the first sampled token: 45 s on an idle machine of two cores; 178 s were seen at a load of 14."""
 STOP_S = 20.0
 MAX_MODEL_LEN = 4096
 KV_CACHE_GIB = 1

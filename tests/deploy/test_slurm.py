@@ -1,4 +1,4 @@
-"""`deploy/slurm/prorl.sbatch` on a real Slurm of three nodes (all on this machine): it serves, and ends without a trace."""
+"""`deploy/slurm/prorl.sbatch` on a real Slurm of three nodes on this machine: it serves, and ends without a trace."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_twenty_jobs_spread_over_three_nodes(slurm: SlurmCluster, tmp_path: Path
     began = time.monotonic()
     with Service(slurm, tmp_path, nodes=3) as service:
         ready = time.monotonic()
-        with ScriptedBackend(policy="solve", oracle="human-eval", latency=0.4) as backend:
+        with ScriptedBackend(policy="solve", oracle="human-eval", latency=0.2) as backend:
             ids = service.run_some(backend, 20)
             # Who may read a secret: the files' owner. Who is told it: nobody.
             running = process_table()

@@ -7,7 +7,7 @@ import redis
 from kombu import Connection
 from redis_fixtures import submit
 
-from prorl_celery.app import celery_priority, queue_named
+from prorl_celery.app import queue_named
 from prorl_celery.jobs.messages import Message, broker_list
 from prorl_celery.jobs.store import JobStore
 
@@ -20,7 +20,7 @@ def publish(socket: Path, message: Message) -> None:
             exchange=queue.exchange,
             routing_key=queue.routing_key,
             declare=[queue],
-            priority=celery_priority(message.priority),
+            priority=message.level,
         )
 
 

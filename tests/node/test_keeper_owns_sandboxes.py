@@ -232,10 +232,11 @@ def left_of(keeper: KeeperProcess) -> list[int]:
 
 def test_ends_in_the_first_moments_of_bubblewrap_leave_no_process(keeper):
     message = {"op": "start", "spec": spec().to_json(), "timeout": 30}
-    for n in range(150):
+    for n in range(60):
         with keeper.client._connect() as channel:
             wire.send(channel, message)
-            time.sleep(0.00005 * (n % 50))
+            keeper.client.status(timeout=30)
+            time.sleep(0.00005 * (n % 30))
     assert eventually(lambda: keeper.client.status()["live"] == 0)
     assert eventually(lambda: left_of(keeper) == [], 5.0)
     assert eventually(lambda: "Z" not in states_of_children(keeper.process.pid), 5.0)
