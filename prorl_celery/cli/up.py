@@ -19,14 +19,14 @@ from typing import Any
 
 import click
 
-from prorl_celery.cli.common import service_file, settings_with
+from prorl_celery.cli.common import log_to_stderr, service_file, settings_with
 from prorl_celery.errors import SettingsError
 from prorl_celery.node import readiness, services
 from prorl_celery.node.children import Call, Command
 from prorl_celery.node.pause import until
 from prorl_celery.node.places import locked, private_directory, run_dir_for
 from prorl_celery.node.redis_server import PROGRAMS, Program, RedisServer, find_server, wait_for_redis
-from prorl_celery.node.supervisor import Supervisor, Unit, log_to_stderr
+from prorl_celery.node.supervisor import Supervisor, Unit
 from prorl_celery.node.vllm_server import READY_S as MODEL_READY_S
 from prorl_celery.node.vllm_server import model_units
 from prorl_celery.settings import Settings
@@ -83,6 +83,7 @@ def up(
         from prorl_celery.node.flower import check
 
         check("127.0.0.1")
+        _free_port("127.0.0.1", flower_port)
         settings = settings.with_(task_events=True)
     private_directory(settings.run_dir)
     settings.data_dir.mkdir(parents=True, exist_ok=True)
@@ -156,7 +157,8 @@ def _units(settings: Settings, program: Program | None, extras: Extras, token: s
     units.append(services.api_unit(settings, after=after_redis, logs=logs))
     units += services.worker_units(settings, after=after_redis, logs=logs)
     if extras.flower_port is not None:
-        units.append(services.flower_unit(settings, extras.flower_port, after=after_redis, logs=logs))
+        # Behind the workers: it asks them for what it lists when it starts, and not again by itself.
+        units.append(services.flower_unit(settings, extras.flower_port, after=("ready",), logs=logs))
     backend = extras.scripted is not None or extras.model is not None
     if extras.scripted is not None:
         units += _scripted_units(settings, extras, token, logs)
