@@ -25,7 +25,7 @@ def main(settings: Settings, port: int, address: str = "127.0.0.1") -> None:
     check(address)
     from prorl_celery.app import make_app
 
-    if ipaddress.ip_address(address).is_loopback and "FLOWER_BASIC_AUTH" not in os.environ:
+    if not _password_is_set():
         os.environ.setdefault("FLOWER_UNAUTHENTICATED_API", "true")
     os.chdir(Path(__file__).parent)  # Flower runs a flowerconfig.py of the working directory
     make_app(settings.with_(task_events=True)).start(
@@ -49,5 +49,15 @@ def check(address: str) -> None:
         loopback = ipaddress.ip_address(address).is_loopback
     except ValueError as error:
         raise SettingsError(f"Flower's address: {error}") from error
-    if not loopback and "FLOWER_BASIC_AUTH" not in os.environ:
+    if not _password_is_set() and not loopback:
         raise SettingsError(f"Flower on {address} would be open to all: set FLOWER_BASIC_AUTH=user:password")
+
+
+def _password_is_set() -> bool:
+    """Raises `SettingsError` for an entry without a user or a password: Flower would let an empty one in."""
+    entries = os.environ.get("FLOWER_BASIC_AUTH")
+    if entries is None:
+        return False
+    if not all(all(entry.partition(":")[::2]) for entry in entries.split(",")):
+        raise SettingsError("FLOWER_BASIC_AUTH is user:password, or several of them separated by commas")
+    return True
