@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +31,16 @@ def settings_with(**flags: Any) -> tuple[Settings, dict[str, str]]:
     settings, sources = Settings.with_sources(environ)
     given = {name: value for name, value in flags.items() if value is not None}
     return settings.with_(**given), sources | dict.fromkeys(given, "flag")
+
+
+def log_to_stderr() -> None:
+    """Have the supervisor's log on stderr; the root logger is left as it is, for its children to set up."""
+    log = logging.getLogger("prorl.supervisor")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("prorl: %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
 
 
 def service_file(settings: Settings) -> Path:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from prorl_celery.cli.common import settings_with
+from prorl_celery.cli.common import log_to_stderr, settings_with
 from prorl_celery.errors import SettingsError
 
 
@@ -36,7 +36,7 @@ def worker(stages: str, **flags: Any) -> None:
     from prorl_celery.jobs.models import STAGES
     from prorl_celery.node.places import locked, private_directory
     from prorl_celery.node.services import warm, worker_units
-    from prorl_celery.node.supervisor import Supervisor, log_to_stderr
+    from prorl_celery.node.supervisor import Supervisor
 
     asked = [name.strip() for name in stages.split(",") if name.strip()]
     if not asked or not set(asked) <= set(STAGES):

@@ -25,7 +25,10 @@ from prorl_celery.node import prctl
 LOG_BYTES = 32 << 20
 """A child's log that is larger is set aside as `.1` when the child starts; one older log is kept."""
 
-_TAKEN_OVER = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
+_OURS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+"""The supervisor's signals, which a child must not inherit as they are."""
+_PYTHONS = (signal.SIGPIPE, signal.SIGXFSZ)
+"""Ignored by Python, for which a closed socket is an exception; other programs expect them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,7 @@ def launch(
         with _EndOfProcess():
             os.setpgid(0, 0)
             prctl.die_with_parent(parent, death_signal)
-            _take_own_signals()
+            _take_own_signals((*_OURS, *_PYTHONS) if isinstance(start, Command) else _OURS)
             os.dup2(stdin_read, 0)
             if output is not None:
                 os.dup2(output, 1)
@@ -137,9 +140,9 @@ def launch(
     return Child(name, pid, time.monotonic(), stdin_write)
 
 
-def _take_own_signals() -> None:
+def _take_own_signals(signals: Iterable[signal.Signals]) -> None:
     signal.set_wakeup_fd(-1)
-    for signum in _TAKEN_OVER:
+    for signum in signals:
         signal.signal(signum, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 

@@ -19,7 +19,6 @@ import gc
 import logging
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -291,15 +290,6 @@ class Supervisor:
 
     def _waits_for_time(self, slot: _Slot) -> bool:
         return slot.child is None and not slot.done and all(self._slots[name].ready for name in slot.unit.after)
-
-
-def log_to_stderr() -> None:
-    """Have the supervisor's own log on stderr; the root logger is left as it is, for the children to set up."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("prorl: %(message)s"))
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    log.propagate = False
 
 
 def _run_probe(probe: Callable[[], bool]) -> int:

@@ -46,6 +46,15 @@ def drains(name: str, text: str) -> None:
     signal.pause()
 
 
+def writes_to_nobody(name: str) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        os.write(write, b"x")
+    except BrokenPipeError:
+        lives(name, "BrokenPipeError")
+
+
 def with_a_daemon(name: str) -> None:
     daemon = subprocess.Popen(
         ["/bin/sh", "-c", f"setsid sleep 1000 & echo $! > {place}/daemon.starts"], start_new_session=True
@@ -76,6 +85,16 @@ SERVICES = {
         ),
     ],
     "looping": lambda: [unit("a", dies)],
+    "pipes": lambda: [
+        unit("a", writes_to_nobody),
+        Unit(
+            "b",
+            lambda: Command(
+                ("/bin/sh", "-c", f"cat /proc/$$/status > {place}/b.status; echo $$ >> {place}/b.starts; exec cat")
+            ),
+        ),
+    ],
+    "unlogged": lambda: [unit("a", lives, log=place / "file" / "a.log"), unit("b", lives)],
     "stubborn": lambda: [unit("a", stubborn, grace_seconds=30.0), unit("b", lives)],
     "impatient": lambda: [unit("a", stubborn, grace_seconds=0.3)],
     "daemon": lambda: [unit("a", with_a_daemon)],

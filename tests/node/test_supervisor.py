@@ -157,3 +157,23 @@ def test_a_unit_waits_until_what_it_comes_after_is_ready(serve: Serve) -> None:
     (service.place / "go").touch()
     service.pid("late")
     assert service.stop() == 0
+
+
+def test_a_closed_pipe_is_an_exception_to_a_forked_child_and_a_signal_to_a_program(serve: Serve) -> None:
+    service = serve("pipes")
+    service.pid("a")
+    assert service.starts("a")[0][1] == "BrokenPipeError"
+    service.pid("b")
+    [ignored] = [line for line in (service.place / "b.status").read_text().splitlines() if line.startswith("SigIgn")]
+    assert int(ignored.split()[1], 16) == 0, "another program gets the signal, as it expects"
+    assert service.stop() == 0
+
+
+def test_what_cannot_be_started_is_tried_again_and_harms_nobody(serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()  # where a directory for the log should be
+    service = serve("unlogged")
+    service.pid("b")
+    assert service.starts("a") == []
+    (tmp_path / "file").unlink()
+    service.pid("a")
+    assert service.stop() == 0
