@@ -1,28 +1,22 @@
-"""One Celery worker process of one stage: what it owns, how it starts and how it stops.
+"""What one worker process of one stage owns, and how that starts and stops; `tasks.worker` runs it.
 
-main
- |- nursery            forked first, while there is one thread
- |- Celery worker      threads pool; each slot runs `tasks.stages.run_stage`
- |- heartbeat          leases and this process's line in the node's record
- |- listener           cancels, backends that came up
- |- deadlines          ends stages that overrun
- '- model loop         one asyncio thread for all model calls (rollout)
+    nursery         forks children for code that may block; itself forked while there was one thread
+    heartbeat       leases, and this process's line in the node's record
+    listener        cancels, backends that came up
+    deadlines       ends stages that overrun
+    model loop      one asyncio thread for all model calls
+    and one thread for each slot, Celery's, which runs `tasks.stages.run_stage`
 """
 
 from __future__ import annotations
 
-import logging
 import os
-import sys
 import threading
 import time
-from typing import Any
-
-from celery.signals import worker_init, worker_ready, worker_shutting_down
 
 from prorl_celery.app import Publisher, make_app
 from prorl_celery.errors import Stopping
-from prorl_celery.handlers.registry import HandlerRegistry, load_handlers
+from prorl_celery.handlers.registry import HandlerRegistry
 from prorl_celery.jobs.messages import node_queue
 from prorl_celery.jobs.models import Stage
 from prorl_celery.jobs.store import JobStore
@@ -38,8 +32,6 @@ from tasks.clock import DeadlineThread
 from tasks.listener import Listener
 from tasks.nursery import Nursery
 from tasks.signals import Bell
-
-log = logging.getLogger(__name__)
 
 
 def slots_of(stage: Stage, index: int, settings: Settings) -> int:
@@ -145,54 +137,3 @@ class StageProcess:
                 "handlers": sorted(self.handlers),
             },
         )
-
-
-def main(stage: Stage, index: int, boot: str, settings: Settings) -> int:
-    """Run one worker process until it is told to stop; return its exit code. Call it while there is one thread."""
-    from tasks.stages import register
-
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=settings.log_level.upper(),
-        format=f"%(asctime)s %(levelname)s {stage}-{index} %(name)s: %(message)s",
-    )
-    handlers = load_handlers(settings)
-    process = StageProcess(stage, index, boot, settings, Nursery(), handlers)
-    register(process.app, process)
-
-    def on_init(**_: Any) -> None:
-        process.start()
-
-    def on_ready(**_: Any) -> None:
-        process.ready()
-
-    def on_stopping(**_: Any) -> None:
-        process.drain()
-
-    worker_init.connect(on_init)
-    worker_ready.connect(on_ready)
-    worker_shutting_down.connect(on_stopping)
-    try:
-        process.app.worker_main(_worker_arguments(process))
-    except SystemExit as stopped:
-        return int(stopped.code or 0)
-    finally:
-        process.stop()
-    return 0
-
-
-def _worker_arguments(process: StageProcess) -> list[str]:
-    arguments = [
-        "worker",
-        "--pool=threads",
-        f"--concurrency={process.slots}",
-        f"--queues={','.join(process.queues)}",
-        f"--hostname={process.name}.{process.boot}@{process.settings.node}",
-        f"--loglevel={process.settings.log_level.upper()}",
-        # Gossip and mingle cost a square of the workers in messages and give us nothing.
-        "--without-gossip",
-        "--without-mingle",
-    ]
-    if not process.settings.task_events:
-        arguments.append("--without-heartbeat")
-    return arguments

@@ -56,8 +56,7 @@ WARM = (
     "prorl_celery.handlers.math",
     "prorl_celery.node.upkeep",
     "redis",
-    "tasks.process",
-    "tasks.stages",
+    "tasks.worker",
 )
 """What the supervisor imports before it forks, for its children to share."""
 
@@ -200,7 +199,7 @@ def _api_answers(settings: Settings) -> bool:
 
 
 def _stage(stage: Stage, index: int, boot: str, settings: Settings) -> int:
-    from tasks.process import main
+    from tasks.worker import main
 
     return main(stage, index, boot, settings)
 

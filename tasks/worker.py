@@ -1,0 +1,65 @@
+"""Runs one Celery worker process of one stage, from its first fork to its clean end."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+from celery.signals import worker_init, worker_ready, worker_shutting_down
+
+from prorl_celery.handlers.registry import load_handlers
+from prorl_celery.jobs.models import Stage
+from prorl_celery.settings import Settings
+from tasks.nursery import Nursery
+from tasks.process import StageProcess
+from tasks.stages import register
+
+
+def main(stage: Stage, index: int, boot: str, settings: Settings) -> int:
+    """Run one worker process until it is told to stop; return its exit code. Call it while there is one thread."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=settings.log_level.upper(),
+        format=f"%(asctime)s %(levelname)s {stage}-{index} %(name)s: %(message)s",
+    )
+    handlers = load_handlers(settings)
+    process = StageProcess(stage, index, boot, settings, Nursery(), handlers)
+    register(process.app, process)
+
+    def on_init(**_: Any) -> None:
+        process.start()
+
+    def on_ready(**_: Any) -> None:
+        process.ready()
+
+    def on_stopping(**_: Any) -> None:
+        process.drain()
+
+    worker_init.connect(on_init)
+    worker_ready.connect(on_ready)
+    worker_shutting_down.connect(on_stopping)
+    try:
+        process.app.worker_main(_worker_arguments(process))
+    except SystemExit as stopped:
+        return int(stopped.code or 0)
+    finally:
+        process.stop()
+    return 0
+
+
+def _worker_arguments(process: StageProcess) -> list[str]:
+    arguments = [
+        "worker",
+        "--pool=threads",
+        f"--concurrency={process.slots}",
+        f"--queues={','.join(process.queues)}",
+        f"--hostname={process.name}.{process.boot}@{process.settings.node}",
+        f"--loglevel={process.settings.log_level.upper()}",
+        # Gossip and mingle cost a square of the workers in messages and give us nothing.
+        "--without-gossip",
+        "--without-mingle",
+    ]
+    if not process.settings.task_events:
+        arguments.append("--without-heartbeat")
+    return arguments
