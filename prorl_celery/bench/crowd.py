@@ -61,7 +61,9 @@ def crowd(report: Report, sizes: Sizes) -> None:
 
 def _watch(service: BenchService, seen: Seen, over: threading.Event) -> None:
     """Look twice a second: how many rollouts run, and how large their processes are."""
-    pids = [p.pid for p in processes.tree(service.pid) if p.name.startswith("prorl-rollout")]
+    # The workers, without the warm parents of their killable children.
+    workers = [p for p in processes.tree(service.pid) if p.parent == service.pid]
+    pids = [p.pid for p in workers if p.name.startswith("prorl-rollout")]
     while not over.wait(0.5):
         status = service.client.service_status()
         running = status["jobs"]["rollout"] - status["stages"]["rollout"]["queued"]

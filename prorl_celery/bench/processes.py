@@ -63,6 +63,28 @@ def cpu_seconds(root: int) -> float:
     return sum(process.cpu_s for process in tree(root))
 
 
+def cpu_by_part(root: int) -> dict[str, float]:
+    """CPU seconds of the root and of each child of it with all below, by the child's name without its number.
+
+    The keeper's part holds the sandboxes'.
+    """
+    part_of: dict[int, str] = {}
+    used: dict[str, float] = defaultdict(float)
+    for process in tree(root):
+        top = process.pid == root or process.parent == root
+        part = _part(process) if top else part_of[process.parent]
+        part_of[process.pid] = part
+        used[part] += process.cpu_s
+    return used
+
+
+def _part(process: Process) -> str:
+    with contextlib.suppress(*_GONE):
+        if b"prorl_celery.node.keeper" in Path(f"/proc/{process.pid}/cmdline").read_bytes():
+            return "keeper"
+    return process.name.removeprefix("prorl-").rstrip("-0123456789")
+
+
 def rss_bytes(pid: int) -> int:
     """Resident memory of one process. Raises FileNotFoundError."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -58,11 +58,14 @@ def together(report: Report, service: BenchService, sizes: Sizes) -> None:
     report.figures["toy_rollouts_per_s_64"] = median(rates)
     report.figures["toy_cpu_s_per_rollout"] = median(cpu)
     report.figures["toy_added_turn_ms_64"] = median(added)
-    before = processes.cpu_seconds(service.pid)
+    parts = processes.cpu_by_part(service.pid)
     run = _toys(report, service, sizes.steady)
     service.settle()
     report.figures["toy_rollouts_per_s_steady"] = sizes.steady / run.wall_s
-    report.figures["toy_cpu_s_per_rollout_steady"] = (processes.cpu_seconds(service.pid) - before) / sizes.steady
+    used = {name: after - parts.get(name, 0.0) for name, after in processes.cpu_by_part(service.pid).items()}
+    report.figures["toy_cpu_s_per_rollout_steady"] = sum(used.values()) / sizes.steady
+    for name in sorted(used, key=lambda name: -used[name]):
+        report.figures[f"toy_cpu_ms_per_rollout_steady_{name}"] = used[name] / sizes.steady * 1000
 
 
 def alone(report: Report, service: BenchService, backend: ScriptedBackend, sizes: Sizes) -> None:

@@ -1,0 +1,55 @@
+"""Each family of benchmarks once, on a real service, with a handful of jobs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from prorl_celery.bench import crowd, noops, overlap, peers, shells, toy
+from prorl_celery.bench.processes import tree
+from prorl_celery.bench.report import BenchFailed
+from prorl_celery.bench.runs import pipeline, tools
+from prorl_celery.bench.service import bench_service, jobs_of
+from prorl_celery.bench.sizes import Sizes
+
+pytestmark = pytest.mark.e2e
+
+
+def test_the_pipeline_benchmarks_take_all_their_figures(tiny: Sizes):
+    report = pipeline(tiny)
+    assert report.failed == 0
+    taken = set(noops.RATE_FIGURES + toy.FIGURES + overlap.FIGURES + crowd.FIGURES)
+    assert taken <= set(report.figures)
+    assert 10 < report.figures["redis_commands_per_job_12"] < 1000
+    assert set(report.absent) == {"redis_commands_per_job_10000", "redis_commands_per_job_100"}
+    assert report.figures["toy_cpu_s_per_rollout"] > 0
+    assert report.figures["cancel_to_abort_ms_p99"] > 0
+    json.dumps(report.as_json(), allow_nan=False)
+
+
+def test_the_tools_benchmarks_take_what_this_machine_can(tiny: Sizes):
+    report = tools(tiny)
+    assert report.failed == 0
+    assert set(shells.BWRAP_FIGURES + peers.RAW_FIGURES) <= set(report.figures)
+    for figures, lack in (
+        (peers.SWEREX_FIGURES, peers.lacks_swerex()),
+        (shells.SINGULARITY_FIGURES, shells.lacks_singularity()),
+    ):
+        assert all(name in (report.absent if lack else report.figures) for name in figures)
+
+
+def test_jobs_that_fail_are_counted_and_a_run_too_slow_ends():
+    with bench_service("--init", "1", "--rollout", "1", "--eval", "1") as service:
+        failing = jobs_of({"data_source": "toy"}, 2, agent={"tools": ["no-such-tool"]}, timeouts={"rollout": 1})
+        assert service.run(failing, seconds=60).failed == 2
+        waits = jobs_of({"data_source": "wait", "init_s": 0, "rollout_s": 60, "eval_s": 0}, 2)
+        with pytest.raises((BenchFailed, TimeoutError)):
+            service.run(waits, seconds=2.0)
+        for job in waits:
+            service.client.cancel(job["job_id"])
+        pid, place = service.pid, Path(service.redis_url.removeprefix("unix://").partition("?")[0]).parent
+        assert place.exists()
+    assert tree(pid) == []
+    assert not place.exists()
