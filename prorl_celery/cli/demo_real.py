@@ -24,7 +24,7 @@ from prorl_celery.cli.sampled import Sampled, read_sampled
 from prorl_celery.cli.submit import run_jobs
 from prorl_celery.node import prctl
 from prorl_celery.node.orphans import orphans_of
-from prorl_celery.node.vllm_install import prepare
+from prorl_celery.node.vllm.install import prepare
 
 MODEL = "smollm2"
 MAX_TOKENS = 64

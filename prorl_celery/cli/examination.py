@@ -209,8 +209,8 @@ def _flower() -> Finding:
 
 
 def _real_model(settings: Settings) -> Finding:
-    from prorl_celery.node.vllm_install import MODELS, is_prepared
-    from prorl_celery.node.vllm_machine import check_machine
+    from prorl_celery.node.vllm.install import MODELS, is_prepared
+    from prorl_celery.node.vllm.machine import check_machine
 
     ready = is_prepared(MODELS[0], settings.data_dir)
     problems = check_machine(settings.data_dir, installed=ready, torch_index=settings.torch_index)

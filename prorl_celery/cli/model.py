@@ -9,8 +9,8 @@ import click
 
 from prorl_celery.cli.common import settings_with
 from prorl_celery.cli.output import print_table
-from prorl_celery.node import vllm_install
-from prorl_celery.node.vllm_machine import check_machine
+from prorl_celery.node.vllm import install
+from prorl_celery.node.vllm.machine import check_machine
 
 data_dir_option = click.option(
     "--data-dir", type=click.Path(path_type=Path, file_okay=False), help="Where it goes; PRORL_DATA_DIR."
@@ -23,7 +23,7 @@ def models() -> None:
 
 
 @models.command()
-@click.argument("name", type=click.Choice(vllm_install.MODELS))
+@click.argument("name", type=click.Choice(install.MODELS))
 @data_dir_option
 def prepare(name: str, data_dir: Path | None) -> None:
     """Install vLLM's CPU build in an environment of its own and make the model it serves.
@@ -32,7 +32,7 @@ def prepare(name: str, data_dir: Path | None) -> None:
     index that has torch's CPU build.
     """
     settings, _ = settings_with(data_dir=data_dir)
-    there = vllm_install.prepare(name, settings.data_dir, torch_index=settings.torch_index, say=click.echo)
+    there = install.prepare(name, settings.data_dir, torch_index=settings.torch_index, say=click.echo)
     click.echo(f"{name} is ready: {there.model}")
 
 
@@ -43,8 +43,8 @@ def list_models(data_dir: Path | None) -> None:
     settings, _ = settings_with(data_dir=data_dir)
     rows = []
     blocked = False
-    for name in vllm_install.MODELS:
-        ready = vllm_install.is_prepared(name, settings.data_dir)
+    for name in install.MODELS:
+        ready = install.is_prepared(name, settings.data_dir)
         problems = check_machine(settings.data_dir, installed=ready, torch_index=settings.torch_index)
         blocked |= any(problem.fatal for problem in problems)
         rows.append((name, "prepared" if ready else "not prepared", ". ".join(map(str, problems)) or "nothing"))

@@ -27,8 +27,8 @@ from prorl_celery.node.pause import until
 from prorl_celery.node.places import locked, private_directory, run_dir_for
 from prorl_celery.node.redis_server import PROGRAMS, Program, RedisServer, find_server, wait_for_redis
 from prorl_celery.node.supervisor import Supervisor, Unit
-from prorl_celery.node.vllm_server import READY_S as MODEL_READY_S
-from prorl_celery.node.vllm_server import model_units
+from prorl_celery.node.vllm.server import READY_S as MODEL_READY_S
+from prorl_celery.node.vllm.server import model_units
 from prorl_celery.settings import Settings
 
 READY_S = 120.0

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from prorl_celery.node.vllm_install import Prepared, is_prepared, places
-from prorl_celery.node.vllm_server import VllmServer
+from prorl_celery.node.vllm.install import Prepared, is_prepared, places
+from prorl_celery.node.vllm.server import VllmServer
 
 VARIABLE = "VLLM_TEST_DIR"
 

@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 
 from prorl_celery.node.pause import until
-from prorl_celery.node.process_group import members
-from prorl_celery.node.vllm_install import Prepared
-from prorl_celery.node.vllm_server import VllmServer
+from prorl_celery.node.vllm.install import Prepared
+from prorl_celery.node.vllm.process_group import members
+from prorl_celery.node.vllm.server import VllmServer
 
 pytestmark = pytest.mark.slow
 
 OWNER = """
 import sys, signal
 from pathlib import Path
-from prorl_celery.node.vllm_install import places
-from prorl_celery.node.vllm_server import VllmServer
+from prorl_celery.node.vllm.install import places
+from prorl_celery.node.vllm.server import VllmServer
 server = VllmServer(places("smollm2", Path(sys.argv[1])), ready_seconds=float(sys.argv[2]))
 server._wait = lambda process: None
 with server:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from prorl_celery.node.step import StepFailed, run_step
+from prorl_celery.node.vllm.step import StepFailed, run_step
 
 
 def run(program: str, log: Path, *, timeout: float = 30.0) -> list[str]:

@@ -21,8 +21,8 @@ from prorl_celery.llm.loop import ModelLoop
 from prorl_celery.llm.tokenizer import ChatTokenizer
 from prorl_celery.node.pause import until
 from prorl_celery.node.readiness import ask
-from prorl_celery.node.vllm_install import Prepared
-from prorl_celery.node.vllm_server import VllmServer
+from prorl_celery.node.vllm.install import Prepared
+from prorl_celery.node.vllm.server import VllmServer
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from prorl_celery.node.pause import until
-from prorl_celery.node.process_group import members
+from prorl_celery.node.vllm.process_group import members
 
 STUBBORN = """
 import os, signal, subprocess, sys
@@ -38,7 +38,7 @@ signal.pause()
 
 OWNER = """
 import os, subprocess, sys, signal
-guard = subprocess.Popen([sys.executable, "-P", "-m", "prorl_celery.node.vllm_guard", str(os.getpid()), sys.argv[1]],
+guard = subprocess.Popen([sys.executable, "-P", "-m", "prorl_celery.node.vllm.guard", str(os.getpid()), sys.argv[1]],
                          process_group=0)
 print(guard.pid, flush=True)
 signal.pause()

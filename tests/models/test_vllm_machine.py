@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from prorl_celery.node.vllm_machine import Machine, check_machine, fast_dtype
+from prorl_celery.node.vllm.machine import Machine, check_machine, fast_dtype
 
 GOOD = Machine(
     system="Linux",

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from prorl_celery.errors import MachineUnfit, ModelNotPrepared, SettingsError
-from prorl_celery.node import vllm_install
 from prorl_celery.node.places import locked
-from prorl_celery.node.vllm_install import NEEDED_FILES, is_prepared, places, prepare, requirements
-from prorl_celery.node.vllm_machine import Problem
+from prorl_celery.node.vllm import install
+from prorl_celery.node.vllm.install import NEEDED_FILES, is_prepared, places, prepare, requirements
+from prorl_celery.node.vllm.machine import Problem
 
 CONVERTS = f"""
 import importlib.metadata, pathlib, sys
@@ -53,9 +53,9 @@ class Workshop:
             ("PIP_CONFIG_FILE", "/dev/null"),
         ):
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr(vllm_install, "REQUIREMENTS", self.requirements)
-        monkeypatch.setattr(vllm_install, "CONVERTER", self.converter)
-        monkeypatch.setattr(vllm_install, "check_machine", lambda *_, **__: [])
+        monkeypatch.setattr(install, "REQUIREMENTS", self.requirements)
+        monkeypatch.setattr(install, "CONVERTER", self.converter)
+        monkeypatch.setattr(install, "check_machine", lambda *_, **__: [])
 
     def prepare(self) -> None:
         self.said.clear()
@@ -111,7 +111,7 @@ def test_an_unfit_machine_is_refused_before_anything_is_made(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problems = [Problem("this processor has no AVX2", "use another"), Problem("a note", "read it", fatal=False)]
-    monkeypatch.setattr(vllm_install, "check_machine", lambda *_, **__: problems)
+    monkeypatch.setattr(install, "check_machine", lambda *_, **__: problems)
     with pytest.raises(MachineUnfit, match=r"no AVX2; use another$"):
         workshop.prepare()
     assert not (workshop.data_dir / "vllm-env").exists()

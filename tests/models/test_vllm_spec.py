@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from prorl_celery.errors import ModelServerFailed, SettingsError
-from prorl_celery.node import vllm_server
-from prorl_celery.node.vllm_install import Prepared, places
-from prorl_celery.node.vllm_server import ServerSpec, VllmServer, model_units
+from prorl_celery.node.vllm.install import Prepared, places
+from prorl_celery.node.vllm.server import ServerSpec, VllmServer, model_units
 from prorl_celery.settings import Settings
 
 
@@ -53,7 +52,7 @@ def test_the_backend_it_is_registered_as_has_the_model_s_directory_for_tokenizer
 
 
 def test_a_supervisor_gets_the_server_and_its_registration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm_server, "prepare", lambda name, data_dir, **_: places(name, data_dir))
+    monkeypatch.setattr("prorl_celery.node.vllm.server.prepare", lambda name, data_dir, **_: places(name, data_dir))
     settings = Settings(data_dir=tmp_path, run_dir=tmp_path / "run", port=1)
     server, registration = model_units("smollm2", settings, token=None, logs=tmp_path / "logs")
     assert server.probe is not None

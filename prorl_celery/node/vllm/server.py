@@ -4,7 +4,7 @@
 registered with the API; `VllmServer` runs it for the time of a `with` block. Ready means: `/health` answered and one
 request was sampled, since the first one of a server is slow.
 
-It runs under a guard (`vllm_guard`), which ends all of its processes when it is told to, or when its owner dies.
+It runs under a guard (`guard`), which ends all of its processes when it is told to, or when its owner dies.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from prorl_celery.errors import ModelServerFailed
 from prorl_celery.node.children import Call
 from prorl_celery.node.pause import until
 from prorl_celery.node.readiness import answers, ask, local_url, register_backend
-from prorl_celery.node.vllm_guard import guard
-from prorl_celery.node.vllm_install import Prepared, prepare
-from prorl_celery.node.vllm_machine import fast_dtype
+from prorl_celery.node.vllm.guard import guard
+from prorl_celery.node.vllm.install import Prepared, prepare
+from prorl_celery.node.vllm.machine import fast_dtype
 from prorl_celery.settings import Settings
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ class VllmServer:
     def __enter__(self) -> Self:
         spec = self.spec
         asked = {"argv": spec.argv(), "environ": spec.environment(), "scratch": str(spec.scratch)}
-        guarded = ["prorl_celery.node.vllm_guard", str(os.getpid()), json.dumps(asked)]
+        guarded = ["prorl_celery.node.vllm.guard", str(os.getpid()), json.dumps(asked)]
         with self._output() as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", *guarded],

@@ -5,7 +5,7 @@ starts, it goes on. So its parent is this small process, of the same process gro
 the server's end; then it gives the server a moment, kills what is left of the group, and removes the sockets, caches
 and shared memory. It is told to end (SIGTERM) by its owner, or by the kernel when its owner dies.
 
-    python -P -m prorl_celery.node.vllm_guard OWNER_PID SPEC_AS_JSON
+    python -P -m prorl_celery.node.vllm.guard OWNER_PID SPEC_AS_JSON
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import time
 from pathlib import Path
 
 from prorl_celery.node import prctl
-from prorl_celery.node.process_group import end
 from prorl_celery.node.signals import SignalPipe
+from prorl_celery.node.vllm.process_group import end
 
 GRACE_S = 6.0
 """An idle server ends within 3 s of SIGTERM; one that starts or hangs would not."""

