@@ -19,7 +19,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -148,10 +148,6 @@ class SlurmCluster:
         self._until(lambda: self.state(job) not in going, f"job {job} is over", seconds)
         return self.state(job)
 
-    def kill_node(self, name: str) -> None:
-        """Kill a node's slurmd, as a failing machine would."""
-        self._daemons[2 + self.nodes.index(name)].kill()
-
     def _start_munge(self) -> None:
         key = self.directory / "munge.key"
         key.write_bytes(secrets.token_bytes(128))
@@ -179,9 +175,9 @@ class SlurmCluster:
             return False  # the controller is not there yet
         return states == ["idle"] * len(self.nodes)
 
-    def _until(self, true: object, what: str, seconds: float) -> None:
+    def _until(self, true: Callable[[], object], what: str, seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        while not true():  # type: ignore[operator]
+        while not true():
             for daemon in self._daemons:
                 assert daemon.poll() is None, f"{daemon.args} ended: {self.logs()}"
             assert time.monotonic() < deadline, f"not within {seconds} s: {what}\n{self.logs()}"

