@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from prorl_celery.agents.loop import run_agent
@@ -13,6 +14,7 @@ from prorl_celery.llm.conversation import Conversation, open_conversation
 from prorl_celery.sandbox.base import Sandbox
 from prorl_celery.tools.toolbox import Toolbox
 from tasks.backends import acquire_endpoint
+from tasks.doubt import DoubtfulSandbox
 from tasks.work import Work
 
 
@@ -21,7 +23,7 @@ class Context:
 
     def __init__(self, work: Work, sandbox: Sandbox | None) -> None:
         self._work = work
-        self._sandbox = sandbox
+        self._sandbox = None if sandbox is None else DoubtfulSandbox(sandbox, work.signal)
         self.job = work.job
         self.attempt = work.claim.attempt
         self.instance: Mapping[str, Any] = work.job.instance.data()
@@ -53,6 +55,7 @@ class RolloutStage(Context):
         super().__init__(work, sandbox)
         self.init = init
         self.finish_reason: FinishReason = "stop"
+        self._turns = 0
 
     def run_agent(self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[str] | None = None) -> dict[str, Any]:
         toolbox = self._toolbox(tools)
@@ -91,7 +94,9 @@ class RolloutStage(Context):
         )
 
     def _record(self, turn: Turn) -> None:
-        self._work.process.store.append_turn(self._work.claim, turn)
+        # A handler may run the agent more than once: the log is one, and its turns are counted through.
+        self._work.process.store.append_turn(self._work.claim, replace(turn, index=self._turns))
+        self._turns += 1
 
 
 class EvalStage(Context):
@@ -107,7 +112,7 @@ class EvalStage(Context):
             self._work.sandbox_spec("eval"), cancel=self.cancel, timeout=self.remaining_seconds()
         )
         self._work.let_go(sandbox)
-        return sandbox
+        return DoubtfulSandbox(sandbox, self.cancel)
 
     def turns(self) -> list[Turn]:
         return self._work.process.store.turns(self.job.job_id)

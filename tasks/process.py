@@ -1,11 +1,11 @@
 """What one worker process of one stage owns, and how that starts and stops; `tasks.worker` runs it.
 
-    nursery         forks children for code that may block; itself forked while there was one thread
-    heartbeat       leases, and this process's line in the node's record
-    listener        cancels, backends that came up
-    deadlines       ends stages that overrun
-    model loop      one asyncio thread for all model calls
-    and one thread for each slot, Celery's, which runs `tasks.stages.run_stage`
+nursery         forks children for code that may block; itself forked while there was one thread
+heartbeat       leases, and this process's line in the node's record
+listener        cancels, backends that came up
+deadlines       ends stages that overrun
+model loop      one asyncio thread for all model calls
+and one thread for each slot, Celery's, which runs `tasks.stages.run_stage`
 """
 
 from __future__ import annotations
@@ -105,6 +105,8 @@ class StageProcess:
 
     def drain(self) -> None:
         """Stop was asked for: let jobs finish for a while, then give back what could not."""
+        for held in self.beat.holding():
+            held.signal.process_is_stopping()
         self._drain = threading.Timer(self.settings.drain_seconds, self._give_back)
         self._drain.daemon = True
         self._drain.start()

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from prorl_celery.errors import StageError, StoreError
+from prorl_celery.errors import StageError, Stopping, StoreError
 
 
 class JobSignal:
@@ -22,6 +22,7 @@ class JobSignal:
         self._lock = threading.Lock()
         self._reason: StageError | StoreError | None = None
         self._closed = False
+        self._stopping = threading.Event()
 
     def fileno(self) -> int:
         return self._fd
@@ -45,6 +46,15 @@ class JobSignal:
     def raise_if_set(self) -> None:
         if self._reason is not None:
             raise self._reason
+
+    def process_is_stopping(self) -> None:
+        """The process was told to stop. The stage may still finish; see `tasks.doubt` for what it must not believe."""
+        self._stopping.set()
+
+    def raise_if_stopping_within(self, seconds: float) -> None:
+        """Raise `Stopping` if the process is told to stop by then."""
+        if self._stopping.wait(seconds):
+            raise Stopping("the worker was told to stop")
 
     def close(self) -> None:
         """Close the descriptor; a later `set` is harmless."""

@@ -1,0 +1,62 @@
+"""Tells a command that failed from a command that was ended with everything else on the machine.
+
+Slurm's `scancel` and systemd's `stop` signal every process of a job at once, those in sandboxes too. A hidden test that
+ends by such a signal has not failed, and must not be scored as if it had. So when a command is ended by a signal, its
+stage waits a moment for the news that this process was told to stop; if it comes, the job is given back.
+"""
+
+from __future__ import annotations
+
+import signal
+
+from prorl_celery.sandbox.base import CommandResult, Files, Sandbox, SandboxHandle, Shell
+from tasks.signals import JobSignal
+
+SHELL_ADDS = 128
+"""A shell's exit code for a command that a signal ended is the signal's number and this."""
+
+DOUBTFUL = {SHELL_ADDS + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGKILL)}
+
+DOUBT_SECONDS = 0.5
+"""The worker gets the signal at the same time; what it costs is one look at its event loop."""
+
+
+class DoubtfulShell:
+    """A shell whose results are believed when the process was not told to stop."""
+
+    def __init__(self, shell: Shell, job_signal: JobSignal) -> None:
+        self._shell = shell
+        self._signal = job_signal
+
+    def run(self, command: str, *, timeout: float) -> CommandResult:
+        """As `Shell.run`. Raises `Stopping` too, when the end of the command came with the order to stop."""
+        result = self._shell.run(command, timeout=timeout)
+        if result.exit_code in DOUBTFUL:
+            self._signal.raise_if_stopping_within(DOUBT_SECONDS)
+        return result
+
+
+class DoubtfulSandbox:
+    """A sandbox with such a shell."""
+
+    def __init__(self, sandbox: Sandbox, job_signal: JobSignal) -> None:
+        self._sandbox = sandbox
+        self._shell = DoubtfulShell(sandbox.shell, job_signal)
+
+    @property
+    def handle(self) -> SandboxHandle:
+        return self._sandbox.handle
+
+    @property
+    def shell(self) -> Shell:
+        return self._shell
+
+    @property
+    def files(self) -> Files:
+        return self._sandbox.files
+
+    def close(self) -> None:
+        self._sandbox.close()
+
+    def stop(self) -> None:
+        self._sandbox.stop()
