@@ -46,8 +46,12 @@ class Beat:
             self._thread.join(5.0)
 
     def hold(self, held: Held) -> None:
+        """Keep the claim's lease. An earlier claim of the job that is still at work here has been fenced out."""
         with self._lock:
+            earlier = self._held.get(held.claim.job_id)
             self._held[held.claim.job_id] = held
+        if earlier is not None:
+            earlier.signal.set(FenceLost("another claim owns the job now", job_id=held.claim.job_id))
 
     def release(self, held: Held) -> None:
         with self._lock:
@@ -74,6 +78,9 @@ class Beat:
                 # The sweep is as blind as we are while Redis is away; leases are renewed when it is back, and those
                 # that lapsed are told at the next beat.
                 log.warning("heartbeat missed: %s", error)
+            except Exception:
+                # Without this thread the process would go on claiming jobs and lose every one of them.
+                log.exception("heartbeat")
 
     def _beat(self) -> None:
         held = {h.claim.job_id: h for h in self.holding()}

@@ -38,9 +38,13 @@ def _scored(verdict: Any) -> tuple[float, bool | None]:
     if not isinstance(verdict, dict):
         raise EvalError(f"eval must return an object with a reward, not {type(verdict).__name__}")
     reward = verdict.get("reward")
-    if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
+    try:
+        number = math.nan if isinstance(reward, bool) or not isinstance(reward, int | float) else float(reward)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
         raise EvalError(f"eval's reward must be a finite number, not {reward!r}")
     resolved = verdict.get("resolved")
     if resolved is not None and not isinstance(resolved, bool):
         raise EvalError(f"eval's resolved must be true, false or null, not {resolved!r}")
-    return float(reward), resolved
+    return number, resolved

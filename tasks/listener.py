@@ -57,4 +57,4 @@ class Listener:
 
 
 def _text(data: bytes | str) -> str:
-    return data.decode() if isinstance(data, bytes) else data
+    return data.decode("utf-8", "replace") if isinstance(data, bytes) else data

@@ -8,12 +8,12 @@ import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, TypedDict, TypeVar, cast
+from typing import Any, TypedDict, TypeVar, cast, get_args
 
 from prorl_celery.errors import EvalError, HandlerError, SandboxError, StageError, StoreError
 from prorl_celery.handlers.base import Handler
 from prorl_celery.jobs.claims import Claim
-from prorl_celery.jobs.models import FinishReason, JobError, JobRequest, Stage
+from prorl_celery.jobs.models import STAGES, ErrorKind, FinishReason, JobError, JobRequest, Stage
 from prorl_celery.sandbox.base import Sandbox, SandboxSpec
 from tasks.clock import StageClock
 from tasks.process import StageProcess
@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 DAY_SECONDS = 24 * 3600.0
 TRACE_CHARACTERS = 2000
+MESSAGE_CHARACTERS = 8000
+"""Longest message of a job's error: an exception may quote all it was given, and every status carries it."""
 
 C = TypeVar("C")
 
@@ -127,23 +129,25 @@ def call_handler(method: Callable[[C], Any], ctx: C, stage: Stage) -> Any:
         value = method(ctx)
     except (StageError, StoreError):
         raise
-    except Exception as error:
+    except BaseException as error:  # `sys.exit` and asyncio's cancellation too: they would take the slot along
         kind = EvalError if stage == "eval" else HandlerError
         trace = "".join(traceback.format_exception(error))[-TRACE_CHARACTERS:]
-        raise kind(f"the handler's {stage} raised {type(error).__name__}: {error}\n{trace}") from error
+        said = str(error)[:TRACE_CHARACTERS]
+        raise kind(f"the handler's {stage} raised {type(error).__name__}: {said}\n{trace}") from error
     try:
         return json.loads(json.dumps(value, allow_nan=False))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise HandlerError(f"what the handler's {stage} returned is not JSON: {error}") from error
 
 
 def job_error(error: StageError, stage: str) -> JobError:
-    """The error as the job's record and the API tell it."""
+    """The error as the job's record and the API tell it: of a known kind and stage, as text that JSON can hold."""
+    message = (str(error) or type(error).__name__)[:MESSAGE_CHARACTERS]
     return JobError.model_validate(
         {
-            "kind": error.kind,
-            "stage": error.stage or stage,
-            "message": str(error) or type(error).__name__,
+            "kind": error.kind if error.kind in get_args(ErrorKind) else HandlerError.kind,
+            "stage": error.stage if error.stage in STAGES else stage,
+            "message": message.encode("utf-8", "replace").decode(),
             "retryable": error.retryable,
         }
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import redis
 from redis.backoff import ExponentialBackoff
-from redis.exceptions import ConnectionError, OutOfMemoryError, ReadOnlyError, TimeoutError
+from redis.exceptions import ConnectionError, OutOfMemoryError, ReadOnlyError, ResponseError, TimeoutError
 from redis.retry import Retry
 
 from prorl_celery.errors import StoreUnavailable
@@ -55,6 +55,11 @@ def _client(settings: Settings, connections: int, timeout: float, retry: Retry) 
     return redis.Redis(connection_pool=pool)
 
 
+PASSING = ("MISCONF", "BUSY", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOPERM")
+"""How a refusal begins that tells of the server's state and not of the command: its disk is full, a script is busy,
+its replicas are gone, its users were changed."""
+
+
 class reaching_redis:
     """Turns the client's errors into `StoreUnavailable`. A class, since it stands on the hot path."""
 
@@ -70,3 +75,6 @@ class reaching_redis:
             raise StoreUnavailable(f"Redis did not answer: {error}") from error
         if isinstance(error, (OutOfMemoryError, ReadOnlyError)):
             raise StoreUnavailable(f"Redis takes no writes: {error}") from error
+        # A pipeline's error begins with the command it was about.
+        if isinstance(error, ResponseError) and str(error).rpartition(" caused error: ")[2].startswith(PASSING):
+            raise StoreUnavailable(f"Redis refuses: {error}") from error

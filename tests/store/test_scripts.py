@@ -8,7 +8,7 @@ from redis_fixtures import complete, submit, to_rollout
 from prorl_celery.errors import StoreUnavailable
 from prorl_celery.jobs.store import JobStore
 from prorl_celery.settings import Settings
-from prorl_celery.store.clients import script_client
+from prorl_celery.store.clients import reaching_redis, script_client
 from prorl_celery.store.scripts import FOLDER, Scripts
 
 SCRIPTS = sorted(path for path in FOLDER.glob("*.lua") if path.name != "lib.lua")
@@ -61,3 +61,21 @@ def test_a_full_redis_is_store_unavailable_and_writes_nothing(redis_store: JobSt
     finally:
         redis_client.config_set("maxmemory", "0")
     assert redis_client.dbsize() == 0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "MISCONF Errors writing to the AOF file: No space left on device",
+        "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+        "Command # 1 (GET a) of pipeline caused error: BUSY Redis is busy running a script.",
+    ],
+)
+def test_a_refusal_for_the_servers_own_reasons_is_store_unavailable(answer: str) -> None:
+    with pytest.raises(StoreUnavailable), reaching_redis():
+        raise redis.ResponseError(answer)
+
+
+def test_a_refused_command_is_a_bug_and_stays_one() -> None:
+    with pytest.raises(redis.ResponseError), reaching_redis():
+        raise redis.ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value")

@@ -1,0 +1,53 @@
+"""A stage process that serves in the test's own thread: no Celery, no broker, a real store."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from prorl_celery.handlers.base import Handler
+from prorl_celery.handlers.registry import HandlerRegistry
+from prorl_celery.jobs.messages import Message
+from prorl_celery.jobs.models import JobRequest, JobStatus
+from prorl_celery.settings import Settings
+from tasks.nursery import Nursery
+from tasks.process import StageProcess
+from tasks.stages import run_stage
+
+
+class Outbox:
+    """A publisher that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+
+    def publish(self, message: Message) -> None:
+        self.messages.append(message)
+
+
+@pytest.fixture
+def process(redis_settings: Settings) -> Iterator[StageProcess]:
+    """A process that works on all stages' messages when it is told to."""
+    nursery = Nursery()
+    process = StageProcess("init", 0, "boot", redis_settings, nursery, HandlerRegistry({}))
+    process.publisher = Outbox()  # type: ignore[assignment]
+    yield process
+    nursery.close()
+
+
+@pytest.fixture
+def drive(process: StageProcess) -> Callable[..., JobStatus]:
+    """Runs a job of a handler through its stages, to its end or for `most` stages."""
+
+    def run(handler: Handler, most: int = 20, **fields: Any) -> JobStatus:
+        process.handlers = HandlerRegistry({handler.data_source: handler})
+        body = {"job_id": "a", "instance": {"data_source": handler.data_source}, **fields}
+        message = process.store.create([JobRequest.model_validate(body)])[0].message
+        outbox: Any = process.publisher
+        while message is not None and most > 0:
+            most -= 1
+            run_stage(process, message.stage, message.job_id, message.fence)
+            message = outbox.messages.pop() if outbox.messages else None
+        return process.store.status("a")
+
+    return run

@@ -1,0 +1,163 @@
+"""What a handler does, and what becomes of its job."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+from redis_fixtures import claim, submit
+
+from prorl_celery.errors import FenceLost, SandboxError, StageError
+from prorl_celery.handlers.base import Handler
+from prorl_celery.jobs.models import JobStatus
+from prorl_celery.jobs.store import JobStore
+from prorl_celery.jobs.turns import Turn, ids_array, logprobs_array
+from prorl_celery.settings import Settings
+from prorl_celery.store.clients import script_client
+from tasks.beat import Beat, Held
+from tasks.process import StageProcess
+from tasks.signals import JobSignal
+
+Drive = Callable[..., JobStatus]
+
+
+class Plain(Handler):
+    """Does nothing, well."""
+
+    data_source = "plain"
+    uses_sandbox = False
+
+    def rollout(self, ctx: Any) -> Any:
+        return {}
+
+    def eval(self, ctx: Any) -> Any:
+        return {"reward": 1.0}
+
+
+class KindOfItsOwn(StageError):
+    """A user's subclass."""
+
+    kind = "mine"
+
+
+def handler_whose(stage: str, act: Callable[[Any], Any]) -> Handler:
+    handler: Handler = type("Odd", (Plain,), {stage: lambda self, ctx: act(ctx)})()
+    return handler
+
+
+def raising(error: BaseException) -> Callable[[Any], Any]:
+    def act(ctx: Any) -> Any:
+        raise error
+
+    return act
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (SystemExit(3), "handler"),
+        (asyncio.CancelledError(), "handler"),
+        (ValueError("not text: \udcff"), "handler"),
+        (KindOfItsOwn("odd"), "handler"),
+        (SandboxError("odd", stage="set-up"), "sandbox"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_whatever_a_handler_raises_ends_its_job_with_a_known_kind(
+    drive: Drive, error: BaseException, kind: str
+) -> None:
+    status = drive(handler_whose("init", raising(error)), max_attempts=1)
+    assert (status.state, status.reward) == ("failed", None)
+    assert status.error is not None
+    assert (status.error.kind, status.error.stage) == (kind, "init")
+
+
+def test_the_message_of_an_error_is_cut(drive: Drive) -> None:
+    status = drive(handler_whose("rollout", raising(ValueError("x" * 1_000_000))))
+    assert status.error is not None
+    assert len(status.error.message) < 10_000
+
+
+def nested() -> list[Any]:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    return deep
+
+
+def test_what_is_nested_too_deeply_is_the_handlers_fault(drive: Drive) -> None:
+    status = drive(handler_whose("init", lambda _: nested()))
+    assert status.error is not None
+    assert status.error.kind == "handler"
+
+
+@pytest.mark.parametrize("reward", [10**400, float("1e400"), True, None, "1"])
+def test_a_reward_that_is_no_number_is_an_error_and_never_a_score(drive: Drive, reward: object) -> None:
+    status = drive(handler_whose("eval", lambda _: {"reward": reward}), max_attempts=1)
+    assert (status.state, status.reward) == ("failed", None)
+    assert status.error is not None
+    assert status.error.kind in {"eval", "handler"}
+
+
+def test_a_handler_may_run_its_agent_more_than_once(drive: Drive, process: StageProcess) -> None:
+    def turn(index: int, token: int) -> Turn:
+        ids = ids_array([token])
+        return Turn(index=index, sampled_ids=ids, logprobs=logprobs_array([0]), versions=ids, new_segment=index == 0)
+
+    def rollout(ctx: Any) -> Any:
+        for conversation in range(2):
+            for index in range(2):
+                ctx._record(turn(index, 10 * conversation + index))  # as `run_agent` does
+        return {}
+
+    assert drive(handler_whose("rollout", rollout)).turns == 4
+    assert [s.response_ids for s in process.store.result("a").segments] == [[0, 1], [10, 11]]
+
+
+def test_an_older_claim_of_the_same_job_in_the_same_process_is_told_to_stop(redis_store: JobStore) -> None:
+    got = claim(redis_store, submit(redis_store))
+    beat = Beat(redis_store, 60.0, lambda _: None)
+    old, new = JobSignal(), JobSignal()
+    beat.hold(Held(got, old))
+    beat.hold(Held(got, new))
+    assert isinstance(old.reason, FenceLost)
+    assert new.reason is None
+    old.close()
+    new.close()
+
+
+def test_the_heartbeat_outlives_whatever_redis_answers(redis_settings: Settings, redis_client: redis.Redis) -> None:
+    """A server that is busy with somebody's script answers with an error that is no lost connection."""
+    redis_client.config_set("busy-reply-threshold", 50)
+    beats, busy_now = threading.Semaphore(0), threading.Event()
+    store = JobStore(script_client(redis_settings), redis_settings)
+    got = claim(store, submit(store))
+    beat, signal = Beat(store, 0.05, lambda _: beats.release()), JobSignal()
+    beat.hold(Held(got, signal))
+
+    def occupy() -> None:
+        busy_now.set()
+        with pytest.raises(redis.ResponseError):
+            redis_client.eval("while true do end", 0)
+
+    beat.start()
+    spinner = threading.Thread(target=occupy)
+    try:
+        assert beats.acquire(timeout=5)
+        spinner.start()
+        assert busy_now.wait(5)
+        assert not beats.acquire(timeout=0.5) or not beats.acquire(timeout=0.5)
+    finally:
+        while spinner.is_alive():
+            with contextlib.suppress(redis.ResponseError):
+                redis.Redis.from_url(redis_settings.redis_url).script_kill()
+            spinner.join(0.2)
+        redis_client.config_set("busy-reply-threshold", 5000)
+    while beats.acquire(blocking=False):
+        pass
+    assert beats.acquire(timeout=10)
+    beat.stop()
+    signal.close()
