@@ -6,12 +6,13 @@ of a piece and not a second copy of the whole.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from flask import Response
 from pydantic import BaseModel
-from pydantic_core import to_json
+from pydantic_core import PydanticSerializationError, to_json
 
 from prorl_celery.jobs.models import Result
 
@@ -21,12 +22,33 @@ PIECE = 16_384
 STREAM_FROM = 65_536
 """Response tokens from which a result is streamed rather than written at once."""
 
+_HALF = re.compile("[\ud800-\udfff]")
+"""Half of a surrogate pair: a model or a handler can make one, and no UTF-8 can hold it."""
+
+
+def as_json(value: Any) -> bytes:
+    """JSON. Numbers that it lacks (NaN) are null, characters that it cannot hold are U+FFFD."""
+    try:
+        return to_json(value, inf_nan_mode="null")
+    except PydanticSerializationError:
+        return to_json(_sound(value), inf_nan_mode="null")
+
+
+def _sound(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        value = value.model_dump()
+    if isinstance(value, str):
+        return _HALF.sub("\N{REPLACEMENT CHARACTER}", value)
+    if isinstance(value, Mapping):
+        return {_sound(key): _sound(item) for key, item in value.items()}
+    return [_sound(item) for item in value] if isinstance(value, list | tuple) else value
+
 
 def answer(
     body: BaseModel | Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """A JSON answer. Numbers that JSON lacks (NaN) are null."""
-    return Response(to_json(body, inf_nan_mode="null"), status=status, mimetype="application/json", headers=headers)
+    """A JSON answer."""
+    return Response(as_json(body), status=status, mimetype="application/json", headers=headers)
 
 
 def result_answer(result: Result) -> Response:
@@ -70,7 +92,7 @@ def _object_pieces(model: BaseModel, nested: frozenset[str]) -> Iterator[bytes]:
         elif isinstance(value, list) and len(value) > PIECE:
             yield from _list_pieces(value)
         else:
-            yield to_json(value, inf_nan_mode="null")
+            yield as_json(value)
     yield b"}"
 
 

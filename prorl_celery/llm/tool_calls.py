@@ -13,6 +13,7 @@ agent loop gives back as the observation.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -145,11 +146,23 @@ def _decode_at(text: str, start: int) -> tuple[Any, int]:
     while start < len(text) and text[start] in " \t\r\n":
         start += 1
     try:
-        return _DECODER.raw_decode(text, start)
+        value, end = _DECODER.raw_decode(text, start)
     except json.JSONDecodeError as error:
         raise ValueError(f"{error.msg} at character {error.pos - start}") from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    if _SURROGATE.search(text, start, end) and not _is_text(value):
+        raise ValueError("it holds half of a surrogate pair, which is no character")
+    return value, end
+
+
+def _is_text(value: Any) -> bool:
+    """Whether all strings in a value can be written down: no file, terminal or tokenizer takes half a pair."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -160,5 +173,8 @@ def _kind(value: Any) -> str:
     names = {list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number", dict: "an object"}
     return names.get(type(value), "null")
 
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+"""A character written as (half of) a pair of escapes."""
 
 _DECODER = json.JSONDecoder(parse_constant=_no_constant)

@@ -33,10 +33,11 @@ class BashTool:
         self._timeout = settings.tool_timeout_seconds
 
     def __call__(self, arguments: dict[str, Any]) -> Observation:
-        timeout = float(arguments.get("timeout", self._timeout))
-        if not timeout > 0:
+        wanted = arguments.get("timeout", self._timeout)
+        if not wanted > 0:
             return Observation("'timeout' must be a positive number of seconds.")
-        timeout = min(max(timeout, SHORTEST_SECONDS), LONGEST_SECONDS)
+        # Cut before it is a float: a model may write an integer that no float can hold.
+        timeout = float(min(max(wanted, SHORTEST_SECONDS), LONGEST_SECONDS))
         return Observation(render(self._shell.run(arguments["command"], timeout=timeout), timeout))
 
 

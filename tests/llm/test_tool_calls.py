@@ -63,6 +63,8 @@ def test_no_text_whatever_makes_it_raise_and_a_call_has_arguments_or_an_error(te
         ('{"name": "bash", "arguments": {}} and then', "text after the JSON"),
         ('{"name": "bash", "arguments": ' + "[" * 100_000, "nested too deeply"),
         ('{"name": "bash", "arguments": {"n": ' + "9" * 5000 + "}}", "not valid JSON"),
+        (r'{"name": "bash", "arguments": {"command": "echo \ud83d"}}', "half of a surrogate pair"),
+        (r'{"name": "bash", "arguments": "{\"command\": \"\\udfff\"}"}', "half of a surrogate pair"),
     ],
 )
 def test_a_malformed_call_says_what_is_wrong_with_it(body: str, says: str) -> None:
@@ -71,6 +73,11 @@ def test_a_malformed_call_says_what_is_wrong_with_it(body: str, says: str) -> No
     assert call.error is not None
     assert says in call.error
     assert len(call.error) < 500
+
+
+def test_a_whole_surrogate_pair_is_a_character() -> None:
+    (call,) = parse(r'<tool_call>{"name": "bash", "arguments": {"command": "\ud83d\ude00"}}</tool_call>').calls
+    assert call.arguments == {"command": "\N{GRINNING FACE}"}
 
 
 def test_a_call_that_was_cut_short_says_so() -> None:

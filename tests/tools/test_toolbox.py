@@ -33,6 +33,10 @@ def test_bash_refuses_a_time_out_that_is_none(call, timeout):
     assert "positive" in call("bash", command="true", timeout=timeout)
 
 
+def test_bash_takes_a_time_out_that_no_float_holds(call):
+    assert call("bash", command="echo x", timeout=10**400).startswith("x\n")
+
+
 def test_finish_ends_with_the_answer(toolbox):
     observation = toolbox.call("finish", {"answer": "42"})
     assert (observation.ends, observation.answer) == (True, "42")

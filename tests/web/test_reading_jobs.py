@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 from flask import Flask
 from flask.testing import FlaskClient
 from web_helpers import a_job, run_to_its_end
 
+from prorl_celery.jobs.claims import Claim
+from prorl_celery.jobs.messages import Message
 from prorl_celery.jobs.models import Result, Segment
 from prorl_celery.jobs.store import JobStore
+from prorl_celery.jobs.turns import Turn
 from web.rendering import PIECE, result_pieces
 
 
@@ -148,3 +152,30 @@ def test_a_streamed_result_is_the_same_json() -> None:
     pieces = list(result_pieces(result))
     assert json.loads(b"".join(pieces)) == json.loads(result.model_dump_json())
     assert max(map(len, pieces)) < 12 * PIECE
+
+
+def claim(store: JobStore, message: Message) -> Claim:
+    got = store.claim(message.stage, message.job_id, message.fence, node="n", process="p", op=message.stage)
+    assert got is not None
+    return got
+
+
+def to(stage: str) -> dict[str, Any]:
+    return {"next_stage": stage, "queue": stage, "worked_s": 0}
+
+
+def test_half_a_surrogate_pair_does_not_hold_up_the_results_behind_it(api: FlaskClient, store: JobStore) -> None:
+    """A model may write one in a call's arguments, a handler may find one in a file's name."""
+    api.post("/v1/jobs", json={"jobs": [a_job("odd"), a_job("behind")]})
+    rollout = claim(store, store.commit(claim(store, Message("init", "init", "odd", 0, 5)), {}, **to("rollout")))
+    store.append_turn(rollout, Turn(index=0, messages=[{"role": "assistant", "content": "half \ud83d"}]))
+    scoring = claim(store, store.commit(rollout, {}, **to("eval")))
+    store.finish(
+        scoring, state="completed", finish_reason="stop", reward=1.0, artifacts={"\udcff": ["\udcff"]}, worked_s=0
+    )
+    run_to_its_end(store, "behind")
+    one = api.get("/v1/jobs/odd/result")
+    assert one.status_code == 200
+    assert one.get_json()["messages"][0]["content"] == "half \ufffd"
+    assert one.get_json()["artifacts"] == {"\ufffd": ["\ufffd"]}
+    assert [result["job_id"] for result in api.get("/v1/results").get_json()["results"]] == ["odd", "behind"]
