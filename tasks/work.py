@@ -109,6 +109,7 @@ class Work:
         return SandboxSpec(
             job_id=self.job.job_id,
             attempt=self.claim.attempt,
+            fence=self.claim.fence,
             purpose=purpose,
             kind=settings.sandbox,
             image=self.handler.image(self.job.instance.data()),

@@ -119,19 +119,19 @@ class JobReader:
         return {queue: sum(numbers[i * width : (i + 1) * width]) for i, queue in enumerate(queues)}
 
     def live_on(self, node: str) -> dict[str, tuple[int, str | None]]:
-        """Jobs that run on a node, or wait for its own queues: the attempt each is at, and its sandbox where one was
-        committed.
+        """Jobs that run on a node, or wait for its own queues: the fence of each one's latest claim, and its sandbox
+        where one was committed.
         """
         with reaching_redis():
             jobs = [job.decode() for job in self._client.smembers(self.keys("on", node))]
             pipe = self._client.pipeline(transaction=False)
             for job in jobs:
-                pipe.hmget(self.keys("job", job), "attempt", "sandbox")
+                pipe.hmget(self.keys("job", job), "fence", "sandbox")
             records = pipe.execute() if jobs else []
         return {
-            job: (int(attempt), sandbox.decode() if sandbox else None)
-            for job, (attempt, sandbox) in zip(jobs, records, strict=True)
-            if attempt
+            job: (int(fence), sandbox.decode() if sandbox else None)
+            for job, (fence, sandbox) in zip(jobs, records, strict=True)
+            if fence
         }
 
     def _indexes(self, state: State | None) -> builtins.list[str]:

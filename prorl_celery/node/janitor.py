@@ -1,7 +1,7 @@
 """The janitor ends the sandboxes of this node that no live job names, and counts them.
 
-A sandbox belongs to a job and an attempt. The stage that made it ends it; what is left when a worker was killed, or
-when a job was cancelled between two stages, is found here.
+A sandbox belongs to a claim of a job and, once it is committed, to the job. The stage that made it ends it; what is left
+when a worker was killed, or when a job was cancelled between two stages, is found here.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Janitor:
     def _end(self, stray: dict[str, Any], now: float) -> None:
         name = stray["sandbox_id"]
         log.info(
-            "ending sandbox %s: attempt %s of job %s is not live here",
+            "ending sandbox %s: claim %s of job %s is not live here",
             name,
-            stray["attempt"],
+            stray["fence"],
             stray["job_id"],
         )
         if now - self._strays[name] > LEAKED_SECONDS:
@@ -66,12 +66,10 @@ class Janitor:
 
 
 def _wanted(sandbox: dict[str, Any], job: tuple[int, str | None] | None) -> bool:
-    """Whether a live job may still use this sandbox. The one that its record names it may; beside that, or before there
-    is one, those that its present attempt made.
+    """Whether a live job may still use this sandbox: the one that its record names, and those that its latest claim
+    made. Not those of an earlier claim of the same attempt: they may hold the places that init waits for.
     """
     if job is None:
         return False
-    attempt, committed = job
-    if sandbox["sandbox_id"] == committed:
-        return True
-    return bool((committed is None or sandbox["purpose"] == "eval") and sandbox["attempt"] == attempt)
+    fence, committed = job
+    return bool(sandbox["sandbox_id"] == committed or sandbox["fence"] == fence)

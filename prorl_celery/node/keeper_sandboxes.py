@@ -51,6 +51,7 @@ class Entry:
             "sandbox_id": self.sandbox_id,
             "job_id": self.spec.job_id,
             "attempt": self.spec.attempt,
+            "fence": self.spec.fence,
             "purpose": self.spec.purpose,
             "kind": self.kind,
             "pid": self.process.pid if self.process else None,

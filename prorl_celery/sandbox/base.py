@@ -17,6 +17,8 @@ class SandboxSpec:
 
     job_id: str
     attempt: int
+    fence: int = 0
+    """The claim that asks for it."""
     purpose: str = "rollout"
     """`rollout` counts against the node's admission; `eval` does not."""
     kind: str = "auto"

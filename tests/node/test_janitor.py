@@ -1,0 +1,114 @@
+"""The janitor against a real store: what a live job may still use stays, all else goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+from redis_fixtures import claim, submit
+
+from prorl_celery.jobs.claims import Claim
+from prorl_celery.jobs.messages import node_queue
+from prorl_celery.jobs.models import JobError
+from prorl_celery.jobs.store import JobStore
+from prorl_celery.node.janitor import Janitor
+from prorl_celery.settings import Settings
+
+QUEUE = node_queue("rollout", "n1", "boot")
+
+
+class Keeper:
+    """Lists sandboxes, and ends them when it is told."""
+
+    def __init__(self) -> None:
+        self.sandboxes: dict[str, dict[str, Any]] = {}
+
+    def start(self, claim: Claim, purpose: str = "rollout") -> str:
+        name = f"{claim.job_id}-{claim.fence}-{purpose}"
+        self.sandboxes[name] = {
+            "sandbox_id": name,
+            "job_id": claim.job_id,
+            "attempt": claim.attempt,
+            "fence": claim.fence,
+            "purpose": purpose,
+            "age_s": 60.0,
+        }
+        return name
+
+    def list(self) -> list[dict[str, Any]]:
+        return list(self.sandboxes.values())
+
+    def stop(self, name: str) -> None:
+        del self.sandboxes[name]
+
+
+@pytest.fixture
+def keeper() -> Keeper:
+    return Keeper()
+
+
+@pytest.fixture
+def swept(keeper: Keeper, redis_store: JobStore, redis_settings: Settings) -> Callable[[], set[str]]:
+    """One round of the janitor; gives what is left."""
+    janitor = Janitor(redis_store, keeper, redis_settings)  # type: ignore[arg-type]
+
+    def sweep() -> set[str]:
+        janitor.sweep()
+        return set(keeper.sandboxes)
+
+    return sweep
+
+
+def to_node(store: JobStore, init: Claim, sandbox: str) -> Claim:
+    return claim(
+        store,
+        store.commit(init, {}, next_stage="rollout", queue=QUEUE, node="n1", sandbox=sandbox, worked_s=0),
+    )
+
+
+def test_a_jobs_sandbox_stays_from_its_start_to_the_end_of_rollout(
+    redis_store: JobStore, keeper: Keeper, swept: Callable[[], set[str]]
+) -> None:
+    init = claim(redis_store, submit(redis_store))
+    name = keeper.start(init)
+    assert swept() == {name}
+    message = redis_store.commit(init, {}, next_stage="rollout", queue=QUEUE, node="n1", sandbox=name, worked_s=0)
+    assert swept() == {name}
+    rollout = claim(redis_store, message)
+    assert swept() == {name}
+    scoring = claim(redis_store, redis_store.commit(rollout, {}, next_stage="eval", queue="eval", worked_s=0))
+    fresh = keeper.start(scoring, "eval")
+    assert swept() == {fresh}
+    redis_store.finish(scoring, state="completed", finish_reason="stop", reward=1.0, worked_s=0)
+    assert swept() == set()
+
+
+def test_the_sandbox_of_a_lost_rollout_goes_though_its_job_is_in_init_again(
+    redis_store: JobStore, redis_client: redis.Redis, keeper: Keeper, swept: Callable[[], set[str]]
+) -> None:
+    """Two lost with one process are charged to neither: the attempt stays. Their sandboxes hold the very places that
+    init waits for."""
+    for job_id in ("a", "b"):
+        init = claim(redis_store, submit(redis_store, job_id))
+        to_node(redis_store, init, keeper.start(init))
+    redis_store.sweep()
+    for member in redis_client.zrange("prorl:leases", 0, -1):
+        redis_client.zadd("prorl:leases", {member: 0})
+    for message in redis_store.sweep().messages:
+        assert claim(redis_store, message, op="again").attempt == 1
+    assert swept() == set()
+
+
+def test_the_sandbox_of_an_init_that_failed_goes_and_the_next_ones_stays(
+    redis_store: JobStore, keeper: Keeper, swept: Callable[[], set[str]]
+) -> None:
+    init = claim(redis_store, submit(redis_store))
+    keeper.start(init)
+    error = JobError(kind="sandbox", stage="init", message="broke", retryable=True)
+    message = redis_store.fail(init, error, worked_s=0)
+    assert message is not None
+    again = claim(redis_store, message, op="again")
+    kept = keeper.start(again)
+    assert swept() == {kept}
