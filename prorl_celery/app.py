@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 from celery import Celery
 from kombu.entity import Exchange, Queue
 from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
 
 from prorl_celery.errors import StoreUnavailable
 from prorl_celery.jobs.messages import Message, node_queue
@@ -129,7 +130,7 @@ class Publisher:
             with self._app.producer_or_acquire() as producer:
                 for message in messages:
                     self._send(message, producer)
-        except (OperationalError, OSError) as error:
+        except (OperationalError, RedisError, OSError) as error:
             job_id = message.job_id if message else None
             raise StoreUnavailable(f"the broker did not take a message: {error}", job_id=job_id) from error
 

@@ -17,7 +17,8 @@ def run(work: Work) -> None:
     claim = work.claim
     sandbox = attach(work) if work.handler.eval_uses_rollout_sandbox else None
     if sandbox is not None:
-        work.let_go(sandbox)
+        # A repeated eval needs it again. Where the store did not answer, the janitor ends it.
+        work.let_go(sandbox, unless=lambda: not work.ended)
     ctx = EvalStage(work, sandbox, work.init["handler"], work.rollout["handler"])
     verdict = call_handler(work.handler.eval, ctx, "eval")
     reward, resolved = _scored(verdict)

@@ -75,7 +75,9 @@ def run_stage(process: StageProcess, stage: Stage, job_id: str, fence: int) -> N
     process.beat.hold(held)
     try:
         with ExitStack() as ending:
-            message = _run(Work(process, claim, clock, signal, ending), stage)
+            work = Work(process, claim, clock, signal, ending)
+            message = _run(work, stage)
+            work.ended = message is None
             if message is not None:
                 process.publisher.publish(message)
     except FenceLost:
@@ -103,6 +105,8 @@ def _run(work: Work, stage: Stage) -> Message | None:
         # A bug of ours must end this job with its name on it, not this slot with the job for ever claimed.
         log.exception("%s of %s", stage, work.job.job_id)
         failure = InternalError(f"{type(error).__name__}: {error}")
+    if work.clock.remaining_seconds <= 0:
+        work.clock.overran()  # a wait of the stage's own ended by the same clock, a moment before the deadline was told
     # A tool or a call that was interrupted by the signal may report its own trouble: the signal's reason is the cause.
     if work.signal.reason is not None and isinstance(work.signal.reason, StageError):
         failure = work.signal.reason

@@ -51,7 +51,7 @@ class RolloutOutput(TypedDict):
     artifacts: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Work:
     """A claim, its clock, its signal, and the process it runs in."""
 
@@ -61,6 +61,8 @@ class Work:
     signal: JobSignal
     ending: ExitStack
     """What is done when the job has gone on: it must not wait for a sandbox to end."""
+    ended: bool = False
+    """Whether the job ended with this claim; not when a stage follows, this one is repeated, or nobody knows."""
 
     @property
     def job(self) -> JobRequest:

@@ -15,7 +15,7 @@ from prorl_celery.errors import BadInstance
 from prorl_celery.handlers.base import EvalContext, Handler, RolloutContext, require
 from prorl_celery.jobs.models import JobRequest
 
-NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:/\d+)?")
+NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:/\d+|[eE][-+]?\d{1,3}(?!\d))?")
 
 NO_SANDBOX_TOOLS = frozenset({"finish", "think"})
 
@@ -48,7 +48,7 @@ class MathHandler(Handler):
 
 
 def last_number(text: str) -> Fraction | None:
-    """The last number in the text, exactly; None where there is none. `1,000`, `-3.5` and `3/4` are numbers."""
+    """The last number in the text, exactly; None where there is none. `1,000`, `-3.5`, `3/4`, `1e-05` are numbers."""
     matches = NUMBER.findall(text)
     if not matches:
         return None

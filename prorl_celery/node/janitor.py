@@ -1,7 +1,7 @@
 """The janitor ends the sandboxes of this node that no live job names, and counts them.
 
-A sandbox belongs to a claim of a job and, once it is committed, to the job. The stage that made it ends it; what is left
-when a worker was killed, or when a job was cancelled between two stages, is found here.
+A sandbox belongs to a claim of a job and, once it is committed, to the job. The stage that made it ends it; what is
+left when a worker was killed, or when a job was cancelled between two stages, is found here.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from redis_fixtures import claim, submit
 
 from prorl_celery.errors import FenceLost, SandboxError, StageError
 from prorl_celery.handlers.base import Handler
+from prorl_celery.handlers.math import MathHandler
 from prorl_celery.jobs.models import JobStatus
 from prorl_celery.jobs.store import JobStore
 from prorl_celery.jobs.turns import Turn, ids_array, logprobs_array
@@ -161,3 +163,20 @@ def test_the_heartbeat_outlives_whatever_redis_answers(redis_settings: Settings,
     assert beats.acquire(timeout=10)
     beat.stop()
     signal.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "reply", "reward"),
+    [
+        (1e-05, "It is 0.00001.", 1.0),
+        (1e-05, "-5", 0.0),
+        (1e22, "1e22", 1.0),
+        ("3/4", "so 0.75", 1.0),
+        (5, "5e9999", 0.0),
+    ],
+)
+def test_a_number_is_the_same_number_however_it_is_written(answer: object, reply: str, reward: float) -> None:
+    handler, instance = MathHandler(), {"problem": "?", "answer": answer}
+    handler.validate(instance)
+    ctx: Any = SimpleNamespace(instance=instance, rollout={"answer": reply})
+    assert handler.eval(ctx)["reward"] == reward
