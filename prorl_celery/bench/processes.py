@@ -64,15 +64,17 @@ def cpu_seconds(root: int) -> float:
 
 
 def cpu_by_part(root: int) -> dict[str, float]:
-    """CPU seconds of the root and of each child of it with all below, by the child's name without its number.
+    """CPU seconds of the root (`supervisor`) and of each child with all below, by the child's name less its number.
 
     The keeper's part holds the sandboxes'.
     """
     part_of: dict[int, str] = {}
     used: dict[str, float] = defaultdict(float)
     for process in tree(root):
-        top = process.pid == root or process.parent == root
-        part = _part(process) if top else part_of[process.parent]
+        if process.pid == root:
+            part = "supervisor"
+        else:
+            part = _part(process) if process.parent == root else part_of[process.parent]
         part_of[process.pid] = part
         used[part] += process.cpu_s
     return used

@@ -46,7 +46,7 @@ def test_parts_are_the_children_of_the_root():
     with subprocess.Popen(["sh", "-c", "sleep 60; true"], start_new_session=True) as child:
         try:
             assert _until(lambda: len(processes.tree(child.pid)) == 2)
-            assert set(processes.cpu_by_part(child.pid)) == {"sh", "sleep"}
+            assert set(processes.cpu_by_part(child.pid)) == {"supervisor", "sleep"}
         finally:
             os.killpg(child.pid, 9)
 
