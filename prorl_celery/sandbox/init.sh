@@ -15,7 +15,7 @@ nonce=$1 control=$2 work=$3 processes=$4 memory_kib=$5 reach=$6 setup=$7 loop_pi
 [[ $control == 3 ]] || eval "exec 3<&$control $control>&-"
 exec 2>/dev/null
 umask 022
-mkdir -p "$work"
+[[ -d $work ]] || mkdir -p "$work"
 
 # The loop: one interactive shell after another, each told how the one before it ended.
 loop='exec 2>/dev/null; status=start
