@@ -13,6 +13,7 @@ from __future__ import annotations
 import array
 import contextlib
 import ctypes
+import errno
 import importlib
 import json
 import os
@@ -156,9 +157,11 @@ def _become_nursery(requests: socket.socket, parent: int) -> None:
                     name, fds, _, _ = socket.recv_fds(requests, 4096, 1)
                     if not name:
                         return
-                    pid, pidfd = _bear(requests, socket.socket(fileno=fds[0]), name.decode())
-                    children[pidfd] = pid
-                    poll.register(pidfd, select.POLLIN)
+                    # No process or descriptor is left: this caller sees its stream end, the next may fare better.
+                    with contextlib.suppress(OSError), contextlib.closing(_stream(fds)) as stream:
+                        pid, pidfd = _bear(requests, stream, name.decode())
+                        children[pidfd] = pid
+                        poll.register(pidfd, select.POLLIN)
                 else:
                     poll.unregister(fd)
                     _bury(fd, children.pop(fd))
@@ -166,21 +169,33 @@ def _become_nursery(requests: socket.socket, parent: int) -> None:
         os._exit(0)
 
 
+def _stream(fds: list[int]) -> socket.socket:
+    if not fds:
+        raise OSError(errno.EMFILE, "the caller's stream could not be taken")
+    return socket.socket(fileno=fds[0])
+
+
 def _bear(requests: socket.socket, stream: socket.socket, name: str) -> tuple[int, int]:
     """Fork a child that waits until its pidfd has been passed on; return its pid and our own pidfd."""
     ready, go = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        requests.close()
+    try:
+        pid = os.fork()
+        if pid == 0:
+            requests.close()
+            os.close(go)
+            os.read(ready, 1)
+            _become_child(stream, name)
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
+        with contextlib.suppress(OSError):  # the caller has gone: the child notices when it reads its argument
+            stream.sendmsg([b"p"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [pidfd]))])
+    finally:
+        os.close(ready)
         os.close(go)
-        os.read(ready, 1)
-        _become_child(stream, name)
-    pidfd = os.pidfd_open(pid)
-    with contextlib.suppress(OSError):  # the caller has gone: the child notices when it reads its argument
-        stream.sendmsg([b"p"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [pidfd]))])
-    os.close(ready)
-    os.close(go)
-    stream.close()
     return pid, pidfd
 
 

@@ -1,6 +1,8 @@
 """Children for code that may block: they answer, they die when told, they leave nothing."""
 
+import contextlib
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from prorl_celery.errors import Cancelled, HandlerError, StageTimeout
+from prorl_celery.errors import Cancelled, HandlerError, InternalError, StageTimeout
 from tasks.nursery import Nursery
 from tasks.signals import JobSignal
 
@@ -138,3 +140,18 @@ def _gone_within(seconds: float, gone: object) -> bool:
             return True
         threading.Event().wait(0.02)
     return False
+
+
+@pytest.mark.parametrize("room", [0, 1, 2, 3, 4])
+def test_a_nursery_that_ran_out_of_descriptors_serves_again_when_it_has_some(
+    nursery: Nursery, signal: JobSignal, room: int
+) -> None:
+    assert nursery.call(double, 1, timeout=30, cancel=signal) == 2
+    taken = {int(fd.name) for fd in Path(f"/proc/{nursery._pid}/fd").iterdir()}
+    free = min(set(range(len(taken) + 1)) - taken)
+    _, most = resource.prlimit(nursery._pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(nursery._pid, resource.RLIMIT_NOFILE, (free + room, most))
+    with contextlib.suppress(InternalError):
+        nursery.call(double, 1, timeout=30, cancel=signal)
+    resource.prlimit(nursery._pid, resource.RLIMIT_NOFILE, (most, most))
+    assert nursery.call(double, 21, timeout=30, cancel=signal) == 42
