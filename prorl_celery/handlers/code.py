@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from importlib.resources import files
 from typing import Any
 
-from prorl_celery.errors import BadInstance
+from prorl_celery.errors import BadInstance, EvalError
 from prorl_celery.handlers.base import EvalContext, Handler, RolloutContext, require
+from prorl_celery.handlers.check_function import NOT_SCORED
 from prorl_celery.sandbox.base import Sandbox
 
 SOLUTION = "/workspace/solution.py"
@@ -37,20 +39,9 @@ PROGRAM_TASK = """{prompt}
 
 Write a Python program that reads standard input and writes standard output to {path}, try it out, then call finish."""
 
-HARNESS = """\
-import os, sys
-proof = os.fdopen(os.dup(0), "r")
-null = os.open(os.devnull, os.O_RDONLY)
-os.dup2(null, 0)
-space = {{"__name__": "solution"}}
-with open({solution!r}, encoding="utf-8") as file:
-    exec(compile(file.read(), {solution!r}, "exec"), space)
-tests = dict(space)
-exec(compile({test!r}, "hidden tests", "exec"), tests)
-tests["check"](space[{entry_point!r}])
-sys.stdout.flush()
-os.write(1, ("\\n" + proof.readline().strip() + "\\n").encode())
-"""
+CHECK = files("prorl_celery.handlers").joinpath("check_function.py").read_text(encoding="utf-8")
+NO_PYTHON = (126, 127)
+"""What a shell says of a program that is not there or cannot be run; no exit code of the tests."""
 
 
 class CodeHandler(Handler):
@@ -91,42 +82,59 @@ class CodeHandler(Handler):
             return {"reward": 0.0, "resolved": False, "why": ctx.rollout["why"]}
         sandbox = ctx.fresh_sandbox()
         sandbox.files.write(SOLUTION, solution.encode("utf-8", "replace"))
-        seconds = min(CHECK_SECONDS, ctx.remaining_seconds())
         if "test" in ctx.instance:
-            return _check_function(sandbox, ctx.instance, seconds)
-        return _check_program(sandbox, ctx.instance["tests"], seconds)
+            return _check_function(sandbox, ctx.instance)
+        return _check_program(sandbox, ctx.instance["tests"])
 
 
-def _check_function(sandbox: Sandbox, instance: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    """Run `check(candidate)`. A pass is told by a secret that the harness reads only after the last test, so that a
-    solution that exits early or prints "ok" has not passed."""
-    proof = secrets.token_hex(16)
-    harness = HARNESS.format(solution=SOLUTION, test=instance["test"], entry_point=instance["entry_point"])
-    sandbox.files.write("/tmp/check.py", harness.encode())
-    ran = sandbox.shell.run(f"printf '{proof}\\n' | python3 -I /tmp/check.py", timeout=seconds)
+def _check_function(sandbox: Sandbox, instance: Mapping[str, Any]) -> dict[str, Any]:
+    """Run `check(candidate)`, as `check_function.py` says. A pass is told by a secret the solution never sees.
+
+    Raises `EvalError` when the tests could not begin: that is no fault of the solution.
+    """
+    proof, entry_point = secrets.token_hex(16), instance["entry_point"]
+    sandbox.files.write("/tmp/check.py", CHECK.encode())
+    sandbox.files.write("/tmp/tests", repr((instance["prompt"], instance["test"])).encode())
+    command = f"printf '{proof}\\n' | python3 -I /tmp/check.py {SOLUTION} /tmp/tests {entry_point}"
+    ran = sandbox.shell.run(command, timeout=CHECK_SECONDS)
+    said = ran.output.replace(proof, "")[-2000:]
+    if ran.exit_code in (NOT_SCORED, *NO_PYTHON):
+        raise EvalError(f"the hidden tests could not be run (exit code {ran.exit_code}): {said}")
     resolved = ran.exit_code == 0 and proof in ran.output
     verdict: dict[str, Any] = {"reward": float(resolved), "resolved": resolved, "exit_code": ran.exit_code}
     if ran.timed_out:
-        verdict["why"] = f"the tests did not end in {seconds:g} s"
+        verdict["why"] = f"the tests did not end in {CHECK_SECONDS:g} s"
     elif not resolved:
-        verdict["why"] = ran.output.replace(proof, "")[-2000:]
+        verdict["why"] = said
     return verdict
 
 
-def _check_program(sandbox: Sandbox, tests: list[dict[str, str]], seconds: float) -> dict[str, Any]:
-    """Run the program once per test. Expected outputs stay on this side; only inputs enter the sandbox."""
+def _check_program(sandbox: Sandbox, tests: list[dict[str, str]]) -> dict[str, Any]:
+    """Run the program once per test. Expected outputs stay on this side; only inputs enter the sandbox.
+
+    Raises `EvalError` when the sandbox has no Python: that is no fault of the program.
+    """
+    if sandbox.shell.run("command -v python3", timeout=CHECK_SECONDS).exit_code != 0:
+        raise EvalError("the sandbox has no python3")
     for number, test in enumerate(tests):
         sandbox.files.write("/tmp/input", test["input"].encode())
-        ran = sandbox.shell.run(f"python3 -I {SOLUTION} </tmp/input >/tmp/output", timeout=seconds)
+        ran = sandbox.shell.run(f"python3 -I {SOLUTION} </tmp/input >/tmp/output", timeout=CHECK_SECONDS)
         why = None
         if ran.timed_out:
-            why = f"test {number} did not end in {seconds:g} s"
+            why = f"test {number} did not end in {CHECK_SECONDS:g} s"
         elif ran.exit_code != 0:
             why = f"test {number} ended with exit code {ran.exit_code}: {ran.output[-1000:]}"
         else:
-            output = sandbox.files.read("/tmp/output", limit_bytes=OUTPUT_LIMIT_BYTES).decode("utf-8", "replace")
-            if output.split() != test["output"].split():
-                why = f"test {number} printed something else"
+            why = _wrong_output(sandbox, number, test["output"])
         if why is not None:
             return {"reward": 0.0, "resolved": False, "passed": number, "of": len(tests), "why": why}
     return {"reward": 1.0, "resolved": True, "passed": len(tests), "of": len(tests)}
+
+
+def _wrong_output(sandbox: Sandbox, number: int, expected: str) -> str | None:
+    """What is wrong with a program's output; None when it is the one expected."""
+    try:
+        output = sandbox.files.read("/tmp/output", limit_bytes=OUTPUT_LIMIT_BYTES).decode("utf-8", "replace")
+    except OSError as error:  # too much of it, or no file any more: the program's own doing
+        return f"test {number} left no output that can be read: {error.strerror or error}"
+    return None if output.split() == expected.split() else f"test {number} printed something else"
