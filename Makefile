@@ -6,7 +6,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo demo-real test test-full test-vllm lint bench requirements clean
+.PHONY: demo demo-real test test-full test-pythons test-vllm lint bench requirements clean
 
 demo: $(INSTALLED)
 	$(BIN)/prorl demo
@@ -19,6 +19,10 @@ test: $(INSTALLED)
 
 test-full: $(INSTALLED)
 	$(BIN)/python -P -m pytest
+	.ci/pythons
+
+test-pythons: $(INSTALLED)
+	.ci/pythons
 
 # Against a real vLLM: VLLM_TEST_DIR is where `prorl models prepare smollm2 --data-dir` put it.
 test-vllm: export VLLM_TEST_DIR ?= .prorl
