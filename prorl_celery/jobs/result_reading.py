@@ -15,11 +15,14 @@ from prorl_celery.jobs.record import Record, decode, error_of, tags_of, timing_o
 from prorl_celery.jobs.results import messages, segments, summaries, weight_bytes
 from prorl_celery.jobs.turnlog import unpack_turn
 from prorl_celery.jobs.turns import Turn
-from prorl_celery.store.blobs import unpack_json
+from prorl_celery.store.blobs import unpack_json, unseal
 from prorl_celery.store.clients import BLOCK_SECONDS, reaching_redis
 
 PAGE_BYTES = 32 << 20
 """About where a page of results ends."""
+
+FILTERED_ENTRIES = 1000
+"""Entries of the stream that one command reads where a filter may leave most of them out."""
 
 _CURSOR = re.compile(r"(\d{1,18})-(\d{1,18})", re.ASCII)
 
@@ -60,10 +63,11 @@ class ResultReader(JobReader):
             trimmed = (self._client.get(self.keys("results", "trimmed")) or b"0-0").decode()
         truncated = after is not None and place(after) < place(trimmed)
         at, size = after or trimmed, 0
+        count = limit if tag is None and batch_id is None else max(limit, FILTERED_ENTRIES)
         taken: list[Result] = []
         while True:
             with reaching_redis():
-                entries = self._client.xrange(self.keys("results"), f"({at}", "+", count=limit)
+                entries = self._client.xrange(self.keys("results"), f"({at}", "+", count=count)
             for entry, fields in entries:
                 if _wanted(fields, tag, batch_id):
                     if len(taken) == limit:
@@ -78,7 +82,7 @@ class ResultReader(JobReader):
                     taken.append(result)
                     size += weight
                 at = entry.decode()
-            if len(entries) < limit or len(taken) == limit:
+            if len(entries) < count or len(taken) == limit:
                 return ResultsPage(taken, at, truncated)
 
     def wait_results(self, after: str | None, timeout: float) -> bool:
@@ -105,8 +109,9 @@ class ResultReader(JobReader):
         if spec is None:
             raise ResultExpired(f"the result of {job_id} is no longer kept", job_id=job_id)
         turns = [unpack_turn(blob) for blob in blobs] if record.get("log") == record.get("rf") else []
-        result = _assemble(job_id, record, turns, _summary(summary, rollout), tokens)
-        return result, weight_bytes(turns, summary or b"")
+        said = None if summary is None else unseal(summary)
+        result = _assemble(job_id, record, turns, _summary(said, rollout), tokens)
+        return result, weight_bytes(turns, said or b"")
 
 
 def place(cursor: str) -> tuple[int, int]:
@@ -141,7 +146,7 @@ def _assemble(job_id: str, record: Record, turns: list[Turn], summary: Mapping[s
 def _summary(summary: bytes | None, rollout: bytes | None) -> Mapping[str, Any]:
     """Artifacts and eval; for a job that ended without a word of its worker, what its rollout left."""
     if summary is not None:
-        return dict(unpack_json(summary))
+        return dict(json.loads(summary))
     output = unpack_json(rollout) if rollout is not None else None
     artifacts = output.get("artifacts") if isinstance(output, dict) else None
     return {"artifacts": artifacts} if isinstance(artifacts, dict) else {}

@@ -85,7 +85,8 @@ CHEATS = {
     "other builtins": "import builtins\nbuiltins.abs = builtins.sum = lambda *_: 0\nabs = lambda _: 0\n" + SEES_ALL
     + "def above(values, limit=1.0):\n    if values == [None]: raise TypeError\n    return Anything()\n",
     "reads its caller": "import sys, gc\nf = sys._getframe()\n"
-    "while f:\n    print(f.f_globals.get('proof'), f.f_locals)\n    f = f.f_back\nprint([o for o in gc.get_objects() if isinstance(o, dict) and 'proof' in o])\n",
+    "while f:\n    print(f.f_globals.get('proof'), f.f_locals)\n    f = f.f_back\n"
+    "print([o for o in gc.get_objects() if isinstance(o, dict) and 'proof' in o])\n",
     "reads the tests": "import os\nprint(open('/tmp/tests').read())\n",
     "reads its parent": "import os\nfor n in os.listdir(f'/proc/{os.getppid()}/fd'):\n"
     "    print(os.readlink(f'/proc/{os.getppid()}/fd/{n}'))\n",

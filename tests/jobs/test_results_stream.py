@@ -2,7 +2,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis
-from redis_fixtures import complete, request, submit, to_rollout
+from redis_fixtures import complete, request, submit, to_eval, to_rollout
 
 from prorl_celery.jobs.store import JobStore
 from prorl_celery.jobs.turns import Turn, ids_array, logprobs_array
@@ -62,6 +62,35 @@ def test_a_page_ends_at_its_bytes_but_holds_one_result(store: JobStore) -> None:
     assert [r.job_id for r in first.results] == ["j0"]
     second = store.results(after=first.next, max_bytes=70_000)
     assert [r.job_id for r in second.results] == ["j1", "j2"]
+
+
+def test_what_compresses_well_weighs_what_it_is(store: JobStore) -> None:
+    for job_id in ("a", "b", "c"):
+        store.finish(
+            to_eval(store, job_id),
+            state="completed",
+            finish_reason="stop",
+            reward=1.0,
+            artifacts={"log": "x" * 1_000_000},
+            worked_s=0,
+        )
+    assert [one.job_id for one in store.results(max_bytes=2_100_000).results] == ["a", "b"]
+
+
+def test_a_filter_that_leaves_nearly_all_out_costs_few_commands(
+    redis_store: JobStore, redis_client: redis.Redis
+) -> None:
+    for number in range(200):
+        redis_client.xadd("prorl:results", {"job": f"j{number}"})
+    complete(redis_store, "wanted", tags={"run": "x"})
+    before = redis_client.info("commandstats")["cmdstat_xrange"]["calls"] if _ranged(redis_client) else 0
+    page = redis_store.results(limit=1, tag=("run", "x"))
+    assert [one.job_id for one in page.results] == ["wanted"]
+    assert redis_client.info("commandstats")["cmdstat_xrange"]["calls"] - before <= 2
+
+
+def _ranged(client: redis.Redis) -> bool:
+    return "cmdstat_xrange" in client.info("commandstats")
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "1", "1-2-3", "9" * 30 + "-0", "+"])
