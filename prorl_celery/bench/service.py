@@ -134,4 +134,6 @@ def bench_service(*options: str) -> Iterator[BenchService]:
             with Client(url) as client:
                 yield BenchService(url, pid, redis_url, client)
     finally:
+        # The service removes its own run directory, unless it had to be killed.
+        shutil.rmtree(run_dir_for(folder), ignore_errors=True)
         shutil.rmtree(folder, ignore_errors=True)
