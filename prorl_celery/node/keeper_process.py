@@ -59,7 +59,13 @@ class SandboxProcess:
         os.set_blocking(self._process.fd, False)
         self.control = ours
         self.pid: int = self._process.pid
-        self._pidfd = os.pidfd_open(self.pid)
+        try:
+            self._pidfd = os.pidfd_open(self.pid)
+        except OSError as error:
+            _kill(self.pid)
+            ours.close()
+            self._process.close()
+            raise SandboxError(f"the sandbox could not be watched: {error}") from error
         loop.watch(self._pidfd, self._reap)
 
     @property

@@ -121,6 +121,9 @@ class Sandboxes:
         except SandboxError:
             self._gone(entry)
             raise
+        except OSError as error:  # no descriptor, no process left: that may pass, and the others' sandboxes live on
+            self._gone(entry)
+            raise SandboxError(f"the sandbox could not be started: {error}") from error
         entry.lifetime = self._loop.after(spec.lifetime_seconds, lambda: self.stop(entry.sandbox_id))
         return entry
 
@@ -199,6 +202,8 @@ class Sandboxes:
                     error = SandboxError(f"the instance {name} ended at once")
                 except SandboxError as failed:
                     error = failed
+                except OSError as failed:
+                    error = SandboxError(f"the instance {name} could not be entered: {failed}")
             if error is not None:
                 started(entry, error)
                 self._gone(entry)

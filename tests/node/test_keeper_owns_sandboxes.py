@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -281,6 +282,22 @@ def test_a_start_that_hangs_ends_at_its_time_out_and_the_keeper_answers_meanwhil
     with pytest.raises(SandboxError):
         keeper.client.start(spec(), cancel=never, timeout=0.0)
     assert eventually(lambda: keeper.client.status()["live"] == 0)
+
+
+@pytest.mark.parametrize("room", range(1, 10, 2))
+def test_a_keeper_without_descriptors_refuses_a_start_and_keeps_its_sandboxes(keeper, never, room):
+    lives = keeper.client.start(spec("lives"), cancel=never, timeout=30)
+    taken = {int(entry.name) for entry in Path(f"/proc/{keeper.process.pid}/fd").iterdir()}
+    free = min(set(range(len(taken) + 1)) - taken)
+    limits = resource.prlimit(keeper.process.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(keeper.process.pid, resource.RLIMIT_NOFILE, (free + room, limits[1]))
+    with suppress(SandboxError):
+        keeper.client.start(spec("refused"), cancel=never, timeout=2).stop()
+    resource.prlimit(keeper.process.pid, resource.RLIMIT_NOFILE, limits)
+    assert lives.shell.run("echo here", timeout=10).output == "here\n"
+    assert eventually(lambda: [one["job_id"] for one in keeper.client.list()] == ["lives"])
+    keeper.client.start(spec("later"), cancel=never, timeout=30).stop()
+    lives.stop()
 
 
 def test_a_sandbox_ends_when_its_lifetime_does(keeper, never):
