@@ -86,6 +86,7 @@ class StageProcess:
         )
         self._started_at = time.time()
         self._drain: threading.Timer | None = None
+        self.stopping = False
 
     @property
     def queues(self) -> list[str]:
@@ -105,6 +106,7 @@ class StageProcess:
 
     def drain(self) -> None:
         """Stop was asked for: let jobs finish for a while, then give back what could not."""
+        self.stopping = True
         for held in self.beat.holding():
             held.signal.process_is_stopping()
         self._drain = threading.Timer(self.settings.drain_seconds, self._give_back)

@@ -14,12 +14,14 @@ from prorl_celery.app import task_name
 from prorl_celery.errors import (
     Cancelled,
     FenceLost,
+    HandlerError,
     InternalError,
     KeeperLost,
     StageError,
     Stopping,
     StoreError,
     StoreUnavailable,
+    TooLarge,
 )
 from prorl_celery.jobs.messages import Message
 from prorl_celery.jobs.models import Stage
@@ -73,6 +75,8 @@ def run_stage(process: StageProcess, stage: Stage, job_id: str, fence: int) -> N
     clock = StageClock(getattr(claim.request.timeouts, stage), stage, signal, process.deadlines)
     held = Held(claim, signal)
     process.beat.hold(held)
+    if process.stopping:
+        signal.process_is_stopping()
     try:
         with ExitStack() as ending:
             work = Work(process, claim, clock, signal, ending)
@@ -99,7 +103,9 @@ def _run(work: Work, stage: Stage) -> Message | None:
         raise
     except StageError as error:
         failure = error
-    except StoreError as error:  # a blob over its limit
+    except TooLarge as error:  # of what the handler or its agent made
+        failure = HandlerError(str(error))
+    except StoreError as error:
         failure = InternalError(str(error))
     except Exception as error:
         # A bug of ours must end this job with its name on it, not this slot with the job for ever claimed.

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from prorl_celery.errors import SandboxError, SandboxUnavailable
-from prorl_celery.node.keeper_admission import Admissions
-from prorl_celery.node.keeper_loop import Loop, Timer
-from prorl_celery.node.keeper_orphans import reap_strangers
-from prorl_celery.node.keeper_process import SandboxProcess
-from prorl_celery.node.keeper_work import ChildWork
+from prorl_celery.node.keeper.admission import Admissions
+from prorl_celery.node.keeper.loop import Loop, Timer
+from prorl_celery.node.keeper.orphans import reap_strangers
+from prorl_celery.node.keeper.process import SandboxProcess
+from prorl_celery.node.keeper.work import ChildWork
 from prorl_celery.sandbox import local, singularity
 from prorl_celery.sandbox.base import SandboxHandle, SandboxSpec
 from prorl_celery.sandbox.bubblewrap import Bubblewrap

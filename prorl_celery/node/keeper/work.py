@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from prorl_celery.errors import SandboxError
-from prorl_celery.node.keeper_loop import Loop
+from prorl_celery.node.keeper.loop import Loop
 
 OUTPUT_BYTES = 64 << 10
 RESULT = b"\n\x1eresult "

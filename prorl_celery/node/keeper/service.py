@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from prorl_celery.errors import KeeperLost, SandboxError
-from prorl_celery.node.keeper_admission import Admissions
-from prorl_celery.node.keeper_loop import Loop
-from prorl_celery.node.keeper_sandboxes import Entry, Sandboxes
+from prorl_celery.node.keeper.admission import Admissions
+from prorl_celery.node.keeper.loop import Loop
+from prorl_celery.node.keeper.sandboxes import Entry, Sandboxes
 from prorl_celery.sandbox import wire
 from prorl_celery.sandbox.base import SandboxSpec
 from prorl_celery.settings import Settings

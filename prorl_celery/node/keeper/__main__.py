@@ -21,9 +21,9 @@ import signal
 import stat
 import sys
 
-from prorl_celery.node.keeper_loop import Loop
-from prorl_celery.node.keeper_orphans import become_subreaper, kill_left_behind
-from prorl_celery.node.keeper_service import Service
+from prorl_celery.node.keeper.loop import Loop
+from prorl_celery.node.keeper.orphans import become_subreaper, kill_left_behind
+from prorl_celery.node.keeper.service import Service
 from prorl_celery.settings import Settings
 
 log = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from ptyprocess import PtyProcess
 from ptyprocess.ptyprocess import PtyProcessError
 
 from prorl_celery.errors import SandboxError
-from prorl_celery.node.keeper_loop import Loop, Timer
-from prorl_celery.node.keeper_orphans import kill_session_orphans
+from prorl_celery.node.keeper.loop import Loop, Timer
+from prorl_celery.node.keeper.orphans import kill_session_orphans
 from prorl_celery.sandbox.launch import CONTROL, Launch
 
 ROWS, COLUMNS = 24, 250

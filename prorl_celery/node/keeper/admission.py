@@ -6,7 +6,7 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Callable
 
-from prorl_celery.node.keeper_loop import Loop, Timer
+from prorl_celery.node.keeper.loop import Loop, Timer
 
 
 class Admissions:
