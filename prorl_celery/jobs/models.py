@@ -49,8 +49,11 @@ class Instance(BaseModel):
     instance_id: Name | None = None
 
     def data(self) -> dict[str, Any]:
-        """All fields, the handler's own among them."""
-        return self.model_dump(exclude_none=True)
+        """All fields that were given, the handler's own among them, nulls too."""
+        data = self.model_dump()
+        if self.instance_id is None:
+            del data["instance_id"]
+        return data
 
 
 class SamplingParams(Incoming):
