@@ -48,10 +48,13 @@ tend() {
 # Kill what is in the terminal's foreground: the running command, or the shell itself when it runs a builtin.
 # "shell" kills the shell as well.
 kill_foreground() {
-  local pid state rest field
+  local pid state rest field own
   read -r rest <"/proc/$loop_pid/stat" || return
   read -r state _ _ _ _ field _ <<<"${rest##*) }"
-  [[ $field -gt 1 && $field != "$loop_pid" ]] && kill -9 -- "-$field"
+  # Between two shells the terminal is this process's own group's: outside a pid namespace that could be killed.
+  read -r rest <"/proc/$$/stat" || return
+  read -r _ _ own _ <<<"${rest##*) }"
+  [[ $field -gt 1 && $field != "$loop_pid" && $field != "$own" ]] && kill -9 -- "-$field"
   if [[ $1 == shell ]]; then
     for pid in $(<"/proc/$loop_pid/task/$loop_pid/children"); do kill -9 "$pid"; done
   fi
