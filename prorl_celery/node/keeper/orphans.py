@@ -13,10 +13,10 @@ import re
 import signal
 from pathlib import Path
 
-from prorl_celery.sandbox.launch import start_time
+from prorl_celery.sandbox.launch import pid_namespace, start_time
 
 PR_SET_CHILD_SUBREAPER = 36
-_TAG = re.compile(rb"prorl-init-(\d+)-(\d+)")
+_TAG = re.compile(rb"prorl-init-(\d+)-(\d+)-(\d+)")
 
 
 def become_subreaper() -> None:
@@ -45,14 +45,18 @@ def reap_strangers(known: set[int]) -> None:
 
 
 def kill_left_behind() -> int:
-    """Kill what sandboxes of dead keepers left on this machine, as far as this user may. Returns how many."""
+    """Kill what sandboxes of dead keepers left on this machine, as far as this user may. Returns how many.
+
+    A keeper in a container has another pid namespace: we see its sandboxes, and cannot tell whether it lives.
+    """
+    here = pid_namespace()
     killed = 0
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:
             found = next(filter(None, map(_TAG.fullmatch, (entry / "cmdline").read_bytes().split(b"\0"))), None)
-            if found is not None and start_time(int(found[1])) != int(found[2]):
+            if found is not None and int(found[3]) == here and start_time(int(found[1])) != int(found[2]):
                 os.kill(int(entry.name), signal.SIGKILL)
                 killed += 1
         except OSError:
