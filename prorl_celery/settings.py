@@ -36,10 +36,12 @@ def setting(
     help: str,
     env: str | None = None,
     minimum: float | None = None,
+    maximum: float | None = None,
+    choices: tuple[str, ...] = (),
     secret: bool = False,
 ) -> Any:
     """A field of `Settings`: its default, a sentence of help, its variable, its bounds."""
-    metadata = {"help": help, "env": env, "minimum": minimum, "secret": secret}
+    metadata = {"help": help, "env": env, "minimum": minimum, "maximum": maximum, "choices": choices, "secret": secret}
     if default_factory is not None:
         return field(default_factory=default_factory, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -71,7 +73,9 @@ class Settings:
         minimum=1,
     )
     init_ahead: int = setting(8, help="Sandboxes that init may make ahead of free rollout slots.", minimum=0)
-    log_level: str = setting("warning", help="debug, info, warning or error.")
+    log_level: str = setting(
+        "warning", help="debug, info, warning or error.", choices=("debug", "info", "warning", "error")
+    )
     drain_seconds: float = setting(
         10.0, help="How long a stopping stage may finish what it holds.", minimum=0.0, env="PRORL_DRAIN"
     )
@@ -106,7 +110,7 @@ class Settings:
 
     # The API
     host: str = setting("127.0.0.1", help="Address the API binds; other than loopback only with tokens.")
-    port: int = setting(8006, help="Port of the API.", minimum=0)
+    port: int = setting(8006, help="Port of the API.", minimum=0, maximum=65535)
     api_threads: int = setting(64, help="Threads of one API process.", minimum=1)
     api_processes: int = setting(1, help="API processes.", minimum=1)
     api_tokens: tuple[str, ...] = setting((), help="name:scopes:sha256 entries, separated by commas.", secret=True)
@@ -114,7 +118,11 @@ class Settings:
     max_waiters: int = setting(512, help="Long-polls at once, in one API process.", minimum=0)
 
     # Sandboxes and tools
-    sandbox: str = setting("auto", help="auto, bubblewrap, singularity or local.")
+    sandbox: str = setting(
+        "auto",
+        help="auto, bubblewrap, singularity or local.",
+        choices=("auto", "bubblewrap", "singularity", "local"),
+    )
     sandbox_user: str = setting("nobody", help="Whom sandboxes run as when the service is started as root.")
     allow_unsafe_local: bool = setting(False, help="Allow the sandbox kind without isolation.")
     sandbox_memory_bytes: int = setting(
@@ -165,7 +173,7 @@ class Settings:
                 problems.append(f"{name}: no such setting")
                 continue
             try:
-                values[f.name] = _parse(str(f.type), environ[name], f.metadata["minimum"])
+                values[f.name] = _parse(str(f.type), environ[name], f.metadata)
                 sources[f.name] = name
             except ValueError as error:
                 problems.append(f"{name}: {error}")
@@ -189,16 +197,16 @@ def variable_of(f: Any) -> str:
     return str(f.metadata["env"] or PREFIX + f.name.upper())
 
 
-def _parse(kind: str, text: str, minimum: float | None) -> Any:
+def _parse(kind: str, text: str, bounds: Mapping[str, Any]) -> Any:
     value: Any
     if kind == "bool":
         if text.lower() not in {"0", "1", "true", "false", "yes", "no"}:
             raise ValueError(f"{text!r} is not a yes or a no (1, 0)")
         return text.lower() in {"1", "true", "yes"}
     if kind == "int":
-        value = int(text)
+        value = _number(int, text, "a whole number")
     elif kind == "float":
-        value = float(text)
+        value = _number(float, text, "a number")
         if value != value or value in (float("inf"), float("-inf")):
             raise ValueError(f"{text!r} is not a finite number")
     elif kind == "Path":
@@ -208,10 +216,29 @@ def _parse(kind: str, text: str, minimum: float | None) -> Any:
     elif kind.startswith("tuple"):
         return tuple(part.strip() for part in text.split(",") if part.strip())
     else:
-        return text
+        return _chosen(text, bounds["choices"])
+    minimum, maximum = bounds["minimum"], bounds["maximum"]
     if minimum is not None and value < minimum:
         raise ValueError(f"{text} is below the least allowed, {minimum:g}")
+    if maximum is not None and value > maximum:
+        raise ValueError(f"{text} is above the most allowed, {maximum:g}")
     return value
+
+
+def _number(kind: Callable[[str], Any], text: str, what: str) -> Any:
+    try:
+        return kind(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not {what}") from None
+
+
+def _chosen(text: str, choices: tuple[str, ...]) -> str:
+    """The text itself, or that of the choices that it is but for the case of its letters."""
+    if not choices:
+        return text
+    if text.lower() not in choices:
+        raise ValueError(f"{text!r} is none of {', '.join(choices)}")
+    return text.lower()
 
 
 def _render(value: Any) -> str:

@@ -20,11 +20,14 @@ from typing import Any
 import click
 
 from prorl_celery.cli.api import Api
+from prorl_celery.cli.checks import check_scripted
 from prorl_celery.cli.jobfile import human_eval_bodies, jobs_of
 from prorl_celery.cli.submit import run_jobs
 from prorl_celery.errors import ProrlError
 from prorl_celery.node import prctl
 from prorl_celery.node.orphans import orphans_of
+from prorl_celery.node.places import directory
+from prorl_celery.node.redis_server import PROGRAMS
 
 READY_S = 150.0
 STOP_S = 60.0
@@ -38,7 +41,7 @@ class DemoFailed(ProrlError):
 @click.option("--problems", type=click.IntRange(1, 164), default=20, show_default=True)
 @click.option("--samples", type=click.IntRange(1), default=4, show_default=True)
 @click.option("--policy", default="p=0.5", show_default=True, help="Of the scripted backend.")
-@click.option("--redis-server", default="auto", show_default=True)
+@click.option("--redis-server", type=click.Choice(["auto", *PROGRAMS]), default="auto", show_default=True)
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Default: out/demo-TIME.")
 def demo(problems: int, samples: int, policy: str, redis_server: str, out: Path | None) -> None:
     """Run HumanEval problems through a service started for it, show figures, stop it, check that nothing is
@@ -48,7 +51,8 @@ def demo(problems: int, samples: int, policy: str, redis_server: str, out: Path 
     wrong program, by the toss of a coin. The sandboxes, the tools, the tests and the rewards are real.
     """
     place = (out or Path("out") / time.strftime("demo-%Y%m%d-%H%M%S")).absolute()
-    place.mkdir(parents=True, exist_ok=True)
+    check_scripted(policy, "human-eval", "0")
+    directory(place)
     prctl.adopt_orphans()  # what the service should leave behind becomes ours, and is seen
     trajectories = place / "trajectories.jsonl"
     began = time.monotonic()

@@ -24,6 +24,7 @@ from prorl_celery.cli.sampled import Sampled, read_sampled
 from prorl_celery.cli.submit import run_jobs
 from prorl_celery.node import prctl
 from prorl_celery.node.orphans import orphans_of
+from prorl_celery.node.places import directory
 from prorl_celery.node.vllm.install import prepare
 
 MODEL = "smollm2"
@@ -46,7 +47,7 @@ def demo_real(problems: int, samples: int, temperature: float, data_dir: Path | 
     """
     place = (out or Path("out") / time.strftime("demo-real-%Y%m%d-%H%M%S")).absolute()
     service = place / "service"
-    service.mkdir(parents=True, exist_ok=True)
+    directory(service)
     prctl.adopt_orphans()  # what the service should leave behind becomes ours, and is seen
     settings, _ = settings_with(data_dir=data_dir)
     prepare(MODEL, settings.data_dir, torch_index=settings.torch_index, say=click.echo)

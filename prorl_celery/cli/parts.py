@@ -18,7 +18,12 @@ from prorl_celery.errors import SettingsError
 def api(**flags: Any) -> None:
     """Run the HTTP API alone, until SIGTERM."""
     settings, _ = settings_with(**flags)
+    from prorl_celery.cli.checks import check_api, check_handlers, check_redis_url
     from web.serve import main
+
+    check_api(settings)
+    check_redis_url(settings)
+    check_handlers(settings)
 
     sys.exit(main(settings))
 
@@ -32,6 +37,7 @@ def api(**flags: Any) -> None:
 @click.option("--node", help="This node's name.")
 def worker(stages: str, **flags: Any) -> None:
     """Run this node's workers under one supervisor: keeper, stages, upkeep. SIGTERM drains and stops them."""
+    from prorl_celery.cli.checks import check_handlers, check_redis_url, check_worker
     from prorl_celery.cli.up import raise_descriptor_limit
     from prorl_celery.jobs.models import STAGES
     from prorl_celery.node.places import locked, private_directory
@@ -42,11 +48,14 @@ def worker(stages: str, **flags: Any) -> None:
     if not asked or not set(asked) <= set(STAGES):
         raise SettingsError(f"--stages takes some of {', '.join(STAGES)}, not {stages!r}")
     settings, _ = settings_with(**flags)
+    check_redis_url(settings)
+    check_worker(settings)
     log_to_stderr()
     place = private_directory(private_directory(settings.run_dir) / settings.node)
     with locked(place / "worker.lock", f"node name {settings.node} on this machine ({place})"):
         raise_descriptor_limit()
         warm()
+        check_handlers(settings)
         sys.exit(Supervisor(worker_units(settings, [stage for stage in STAGES if stage in asked])).run())
 
 
@@ -57,8 +66,13 @@ def worker(stages: str, **flags: Any) -> None:
 def flower(address: str, port: int, **flags: Any) -> None:
     """Run Flower on the service's Celery application; workers need PRORL_TASK_EVENTS=1 to show tasks."""
     settings, _ = settings_with(**flags)
-    from prorl_celery.node.flower import main
+    from prorl_celery.cli.checks import check_redis_url
+    from prorl_celery.cli.up import free_port
+    from prorl_celery.node.flower import check, main
 
+    check_redis_url(settings)
+    check(address)
+    free_port(address, port)
     main(settings, port, address)
 
 

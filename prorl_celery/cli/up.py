@@ -19,20 +19,22 @@ from typing import Any
 
 import click
 
+from prorl_celery.cli.checks import check_api, check_handlers, check_redis, check_scripted, check_worker
 from prorl_celery.cli.common import log_to_stderr, service_file, settings_with
 from prorl_celery.errors import SettingsError
 from prorl_celery.node import readiness, services
 from prorl_celery.node.children import Call, Command
 from prorl_celery.node.pause import until
-from prorl_celery.node.places import locked, private_directory, run_dir_for
-from prorl_celery.node.redis_server import PROGRAMS, Program, RedisServer, find_server, wait_for_redis
+from prorl_celery.node.places import directory, locked, private_directory, run_dir_for
+from prorl_celery.node.redis_server import PROGRAMS, Program, RedisServer, find_server
 from prorl_celery.node.supervisor import Supervisor, Unit
 from prorl_celery.node.vllm.server import READY_S as MODEL_READY_S
 from prorl_celery.node.vllm.server import model_units
 from prorl_celery.settings import Settings
 
 READY_S = 120.0
-REDIS_URL_S = 10.0
+SCRIPTED_PORTS = (20_000, 10_000)
+"""The scripted backends' ports: the first, and how many; below those that the kernel gives away by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +85,13 @@ def up(
         from prorl_celery.node.flower import check
 
         check("127.0.0.1")
-        _free_port("127.0.0.1", flower_port)
+        free_port("127.0.0.1", flower_port)
         settings = settings.with_(task_events=True)
     private_directory(settings.run_dir)
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    directory(settings.data_dir)
     with locked(settings.data_dir / "lock", str(settings.data_dir)):
-        if not embedded and not wait_for_redis(settings.redis_url, REDIS_URL_S):
-            raise SettingsError("the Redis of --redis (or PRORL_REDIS_URL) does not answer a PING")
+        if not embedded:
+            check_redis(settings)
         program = find_server(redis_server) if embedded else None
         code = _run(settings, program, Extras(scripted, oracle, latency, model, flower_port if flower else None))
         if sources["run_dir"] == "default":
@@ -104,10 +106,11 @@ def _placed(settings: Settings, sources: dict[str, str], *, embedded: bool) -> S
         settings = settings.with_(run_dir=run_dir_for(settings.data_dir))
     if embedded:
         settings = settings.with_(redis_url=f"unix://{settings.run_dir / 'redis.sock'}?db=0")
-    return settings.with_(port=_free_port(settings.host, settings.port))
+    return settings.with_(port=free_port(settings.host, settings.port))
 
 
-def _free_port(host: str, port: int) -> int:
+def free_port(host: str, port: int) -> int:
+    """`port` where nobody listens on it; for 0, one that is free now. Raises `SettingsError`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -124,6 +127,11 @@ def _run(settings: Settings, program: Program | None, extras: Extras) -> int:
     raise_descriptor_limit()
     settings, token = _with_own_token(settings)
     services.warm((*services.WARM, "web.serve"))
+    check_api(settings)
+    check_worker(settings)
+    check_handlers(settings)
+    if extras.scripted is not None:
+        check_scripted(extras.scripted, extras.oracle, extras.latency)
     try:
         return Supervisor(_units(settings, program, extras, token)).run()
     finally:
@@ -175,7 +183,7 @@ def _scripted_units(settings: Settings, extras: Extras, token: str | None, logs:
     from prorl_celery.testing.scripted.command import MODEL_ID
     from prorl_celery.testing.scripted.tokens import TOKENIZER_DIR
 
-    url = f"http://127.0.0.1:{_free_port('127.0.0.1', 0)}"
+    url = f"http://127.0.0.1:{_scripted_port(settings.data_dir)}"
     argv = [sys.executable, "-P", "-m", "prorl_celery.testing.scripted", "--port", url.rpartition(":")[2]]
     argv += ["--policy", extras.scripted or "solve", "--latency", extras.latency]
     argv += ["--oracle", extras.oracle] if extras.oracle else []
@@ -197,6 +205,18 @@ def _scripted_units(settings: Settings, extras: Extras, token: str | None, logs:
             log=services.log_of("registration", logs),
         ),
     ]
+
+
+def _scripted_port(data_dir: Path) -> int:
+    """The same for the same data, where it is free: what an earlier run registered is then this one's, and
+    no job is given a backend that is gone.
+    """
+    first, count = SCRIPTED_PORTS
+    wanted = first + int.from_bytes(hashlib.sha256(bytes(data_dir.resolve())).digest()[:4]) % count
+    try:
+        return free_port("127.0.0.1", wanted)
+    except SettingsError:
+        return free_port("127.0.0.1", 0)
 
 
 def _register(url: str, backend: dict[str, Any], token: str | None) -> int:

@@ -17,11 +17,20 @@ SHORT = 48
 """A directory for sockets has a path of at most this many bytes, since a socket's has at most 107."""
 
 
+def directory(path: Path, mode: int = 0o777) -> Path:
+    """Make `path`, where it is not there. Raises `SettingsError` that says why it cannot be made."""
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=mode)
+    except OSError as error:
+        raise SettingsError(f"cannot make the directory {path}: {error.strerror}") from error
+    return path
+
+
 def private_directory(path: Path) -> Path:
-    """Make `path` and see that it is ours alone. Raises `SettingsError` where somebody else could have
-    laid it.
+    """Make `path` and see that it is ours alone. Raises `SettingsError` where it cannot be made or somebody
+    else could have laid it.
     """
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    directory(path, 0o700)
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
         raise SettingsError(f"{path} is not a directory of this user's; remove it or set PRORL_RUN_DIR")
@@ -42,11 +51,14 @@ def run_dir_for(data_dir: Path) -> Path:
 @contextlib.contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
     """Hold the lock file `path`. Raises `SettingsError` saying that `what` is in use when another process
-    holds it.
+    holds it, or that it cannot be written to.
 
     Forked children hold it too: it is free once all of them are gone, which is when a second owner is safe.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise SettingsError(f"cannot write to {path}: {error.strerror}") from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
