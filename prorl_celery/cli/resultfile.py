@@ -7,6 +7,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from prorl_celery.errors import SettingsError
+from prorl_celery.node.places import directory
+
 
 class ResultFile:
     """Appends results; survives being killed: half a line at the end is cut off when it is opened again.
@@ -21,17 +24,28 @@ class ResultFile:
         """What the file had: per result, all but the trajectory."""
 
     def __enter__(self) -> Self:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self.path.open("ab+")
+        """Raises `SettingsError` when the file cannot be written to, or holds something else."""
+        directory(self.path.parent)
+        try:
+            self._file = self.path.open("ab+")
+        except OSError as error:
+            raise SettingsError(f"cannot write to {self.path}: {error.strerror}") from error
+        try:
+            self._read()
+        except BaseException:
+            self._file.close()
+            raise
+        return self
+
+    def _read(self) -> None:
         self._file.seek(0)
         whole = 0
-        for line in self._file:
+        for number, line in enumerate(self._file, 1):
             if not line.endswith(b"\n"):
                 break
             whole += len(line)
-            self.results.append(without_trajectory(json.loads(line)))
+            self.results.append(without_trajectory(_result(line, f"{self.path}, line {number}")))
         self._file.truncate(whole)
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -54,6 +68,16 @@ class ResultFile:
             temporary = self._cursor.with_name(self._cursor.name + ".new")
             temporary.write_text(cursor)
             temporary.replace(self._cursor)
+
+
+def _result(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        result = json.loads(line)
+    except ValueError:
+        result = None
+    if not isinstance(result, dict) or not {"job_id", "state"} <= result.keys():
+        raise SettingsError(f"{where}: no result of a job; name another file with --out")
+    return result
 
 
 def without_trajectory(result: dict[str, Any]) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class Submission:
             ended = self._submit() if self._may_submit() else []
             yield from self._take(ended)
             more = self._may_submit() and bool(self._fill())
-            if not self._live:
+            if not self._live and not self._held():
                 yield None
                 continue
             page = self._api.get("v1", "results", after=after, wait=0 if more else TICK_S, limit=PAGE, tag=self._tag)
@@ -85,11 +85,10 @@ class Submission:
         return self._chunk
 
     def _may_submit(self) -> bool:
-        return (
-            bool(self._chunk)
-            and len(self._live) + len(self._chunk) <= self._limit
-            and time.monotonic() >= self._hold_until
-        )
+        return bool(self._chunk) and len(self._live) + len(self._chunk) <= self._limit and not self._held()
+
+    def _held(self) -> bool:
+        return time.monotonic() < self._hold_until
 
     def _submit(self) -> list[dict[str, Any]]:
         """Submit the chunk; the results of those of it that had ended already."""

@@ -18,6 +18,7 @@ from prorl_celery.cli.progress import follow
 from prorl_celery.cli.report import Tally
 from prorl_celery.cli.resultfile import ResultFile
 from prorl_celery.cli.submission import Submission
+from prorl_celery.errors import ApiUnavailable
 
 PATIENCE_S = 300.0
 """How long a service that restarts is waited for."""
@@ -75,6 +76,7 @@ def submit(
 
     path = out or Path(f"{Path(name).stem}.results.jsonl")
     api = connect(url, token, patience=PATIENCE_S)
+    _say_when_away(api)
     try:
         tally = run_jobs(api, jobs, path, inflight=inflight)
     except KeyboardInterrupt:
@@ -86,6 +88,14 @@ def submit(
         tally.show()
         click.echo(f"trajectories: {path}")
     sys.exit(0 if tally.states["completed"] == tally.total else 1)
+
+
+def _say_when_away(api: Api) -> None:
+    """It may be starting, so it is waited for; but who mistyped an address should not wait without a word."""
+    try:
+        api.with_patience(0.0).get("healthz")
+    except ApiUnavailable as error:
+        click.echo(f"prorl: {error}; waiting for it, {PATIENCE_S:.0f} s at most", err=True)
 
 
 def run_jobs(api: Api, jobs: Any, path: Path, *, inflight: int = 1000) -> Tally:

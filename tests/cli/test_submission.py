@@ -9,7 +9,7 @@ import pytest
 
 from prorl_celery.cli.resultfile import ResultFile
 from prorl_celery.cli.submission import Submission
-from prorl_celery.errors import ApiError
+from prorl_celery.errors import ApiError, ApiUnavailable, SettingsError
 
 
 class Service:
@@ -103,6 +103,27 @@ def test_a_full_service_is_tried_again(tmp_path: Path, monkeypatch: pytest.Monke
     service = Service()
     service.full_for = 3
     assert len(run(service, tmp_path / "out.jsonl", 5)) == 5
+
+
+def test_a_service_that_stays_away_is_waited_for_as_long_as_the_calls_are_patient(tmp_path: Path) -> None:
+    class Away(Service):
+        def post(self, *path: str, body: Any) -> Any:
+            raise ApiUnavailable("no answer", status=None)
+
+        def get(self, *path: str, after: str | None = None, limit: int = 100, **query: Any) -> Any:
+            raise ApiUnavailable("no answer", status=None)
+
+    with pytest.raises(ApiUnavailable):
+        run(Away(), tmp_path / "out.jsonl", 5)
+
+
+@pytest.mark.parametrize("text", ["a note of mine\n", '{"data_source": "math"}\n', "[]\n", "\xff\n"])
+def test_results_are_not_appended_to_another_file(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "out.jsonl"
+    file.write_text(text, encoding="latin-1")
+    with pytest.raises(SettingsError, match="line 1: no result of a job"):
+        run(Service(), file, 1)
+    assert file.read_text(encoding="latin-1") == text
 
 
 def test_jobs_are_asked_for_one_by_one_when_the_stream_says_nothing(
