@@ -1,4 +1,4 @@
-"""Checks that a job's instance can be run, before it is accepted.
+"""Checks that a job's instance can be run, and that the tools it names are there, before it is accepted.
 
 A data source is known when this process has its handler or a live node's record names it. The handler then looks at
 the instance itself; one that only a node has does so in init.
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from prorl_celery.errors import BadInstance
 from prorl_celery.handlers.base import Handler
 from prorl_celery.jobs.models import Instance, JobRequest
+from prorl_celery.tools.toolbox import TOOL_NAMES
 from web.problems import FieldError, bad_fields
 from web.services import services
 
@@ -23,7 +24,11 @@ def check_instances(jobs: Sequence[JobRequest], *, many: bool) -> None:
     found: list[FieldError] = []
     elsewhere: set[str] | None = None
     for index, job in enumerate(jobs):
-        prefix = f"jobs.{index}.instance" if many else "instance"
+        job_prefix = f"jobs.{index}." if many else ""
+        prefix = job_prefix + "instance"
+        if unknown := [name for name in job.agent.tools or () if name not in TOOL_NAMES]:
+            message = f"unknown tools: {', '.join(unknown)}; there are {', '.join(TOOL_NAMES)}"
+            found.append(FieldError(field=f"{job_prefix}agent.tools", message=message))
         try:
             handler = services().handlers.find(job.instance.data_source)
         except BadInstance as error:

@@ -81,7 +81,7 @@ class Problem(Exception):
                 document["errors_left_out"] = len(self.fields) - MAX_FIELD_ERRORS
         document.update(self.extra)
         return Response(
-            to_json(document), status=self.status, mimetype="application/problem+json", headers=self.headers
+            to_json(document) + b"\n", status=self.status, mimetype="application/problem+json", headers=self.headers
         )
 
 
@@ -101,8 +101,15 @@ def fields_of(error: ValidationError, prefix: str = "") -> list[FieldError]:
     found = []
     for item in error.errors(include_url=False, include_context=False, include_input=False):
         path = ".".join([prefix, *map(str, item["loc"])] if prefix else list(map(str, item["loc"])))
-        found.append(FieldError(field=path, message=item["msg"].removeprefix("Value error, ")))
+        found.append(FieldError(field=path, message=_in_plain_words(item["type"], item["msg"])))
     return found
+
+
+def _in_plain_words(kind: str, message: str) -> str:
+    """Pydantic's message, without the words of Python."""
+    if kind == "extra_forbidden":
+        return "there is no such field"
+    return message.removeprefix("Value error, ").replace("Tuple should", "List should").replace(" after validation", "")
 
 
 def problem_of(error: errors.ProrlError) -> Problem | None:
@@ -142,6 +149,9 @@ def install(app: Flask) -> None:
         status = error.code or 500
         if status < 400:  # a redirect of the router
             return Response(status=status, headers=dict(error.get_headers()))
+        if status == 413:
+            limit = app.config["MAX_CONTENT_LENGTH"]
+            error.description = f"the body is over {limit} bytes, the most that PRORL_MAX_BODY allows here"
         slug = HTTPStatus(status).phrase.lower().replace(" ", "-")
         kept = {name: value for name, value in error.get_headers() if name in {"Allow", "Retry-After"}}
         return Problem(status, slug, error.description or HTTPStatus(status).phrase, headers=kept).response()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from flask import Response
@@ -47,15 +48,15 @@ def _sound(value: Any) -> Any:
 def answer(
     body: BaseModel | Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """A JSON answer."""
-    return Response(as_json(body), status=status, mimetype="application/json", headers=headers)
+    """A JSON answer, which ends its line: it is also read in terminals."""
+    return Response(as_json(body) + b"\n", status=status, mimetype="application/json", headers=headers)
 
 
 def result_answer(result: Result) -> Response:
     """One result, streamed when it is big."""
     if sum(len(segment.response_ids) + len(segment.prompt_ids) for segment in result.segments) < STREAM_FROM:
         return answer(result)
-    return Response(result_pieces(result), mimetype="application/json")
+    return Response(chain(result_pieces(result), [b"\n"]), mimetype="application/json")
 
 
 def results_answer(results: Iterable[Result], tail: Mapping[str, Any], headers: Mapping[str, str]) -> Response:
@@ -67,7 +68,7 @@ def results_answer(results: Iterable[Result], tail: Mapping[str, Any], headers: 
             if index:
                 yield b","
             yield from result_pieces(result)
-        yield b"]," + to_json(tail)[1:]
+        yield b"]," + to_json(tail)[1:] + b"\n"
 
     return Response(pieces(), mimetype="application/json", headers=headers)
 

@@ -50,12 +50,17 @@ class Server(BaseApplication):  # type: ignore[misc]
         for name, value in options(self._settings).items():
             self.cfg.set(name, value)
         self.cfg.set("post_fork", self.after_fork)
+        self.cfg.set("when_ready", self.when_ready)
 
     def load(self) -> Flask:
         """The application of one process; called after the fork."""
         from web.factory import create_app  # the arbiter itself stays small
 
         return create_app(self._settings)
+
+    def when_ready(self, arbiter: Arbiter) -> None:
+        """Say where, since port 0 is any."""
+        print("prorl: the API listens at", *map(str, arbiter.LISTENERS), flush=True)
 
     def after_fork(self, arbiter: Arbiter, worker: ApiWorker) -> None:
         """In each new process: end when the arbiter ends, and give up peers that stall."""

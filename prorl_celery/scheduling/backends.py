@@ -8,12 +8,13 @@ back, so that the count cannot leak. All choosing is one script, `store/lua/back
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import redis
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema
 
 from prorl_celery.errors import BackendError, FenceLost
 from prorl_celery.jobs.models import Incoming, Name
@@ -24,7 +25,21 @@ from prorl_celery.store.scripts import Scripts
 
 Kind = Literal["vllm", "vllm_generate", "legacy", "chat"]
 BackendState = Literal["up", "draining", "down"]
-Url = Annotated[str, StringConstraints(pattern=r"^https?://[^\s/?#]+[^\s?#]*$", max_length=2048)]
+_URL = r"^https?://[^\s/?#]+[^\s?#]*$"
+
+
+def _url(text: str) -> str:
+    if re.fullmatch(_URL, text) is None:
+        raise ValueError("not an http:// or https:// url of a server")
+    return text
+
+
+Url = Annotated[
+    str,
+    StringConstraints(max_length=2048),
+    AfterValidator(_url),
+    WithJsonSchema({"type": "string", "pattern": _URL, "maxLength": 2048}),
+]
 
 
 class BackendSpec(Incoming):

@@ -42,7 +42,7 @@ def test_the_tools_benchmarks_take_what_this_machine_can(tiny: Sizes):
 
 def test_jobs_that_fail_are_counted_and_a_run_too_slow_ends():
     with bench_service("--init", "1", "--rollout", "1", "--eval", "1") as service:
-        failing = jobs_of({"data_source": "toy"}, 2, agent={"tools": ["no-such-tool"]}, timeouts={"rollout": 1})
+        failing = jobs_of({"data_source": "wait", "init_s": 60, "rollout_s": 0, "eval_s": 0}, 2, timeouts={"init": 0.2})
         assert service.run(failing, seconds=60).failed == 2
         waits = jobs_of({"data_source": "wait", "init_s": 0, "rollout_s": 60, "eval_s": 0}, 2)
         with pytest.raises((BenchFailed, TimeoutError)):

@@ -180,7 +180,7 @@ def test_what_json_can_hold_is_accepted(api: FlaskClient, store: JobStore) -> No
     assert accepted.status_code == 201
     claim = store.claim("init", "odd", 0, node="n", process="p", op="o")
     assert claim is not None
-    assert claim.request.instance.data() == {"data_source": "echo", **{k: v for k, v in odd.items() if v is not None}}
+    assert claim.request.instance.data() == {"data_source": "echo", **odd}
 
 
 @pytest.mark.parametrize(
@@ -202,6 +202,33 @@ def test_a_body_over_the_limit_is_refused(make: Callable[..., Flask]) -> None:
     refused = api.post("/v1/jobs", json=a_job(text="x" * 4096))
     assert refused.status_code == 413
     assert refused.mimetype == "application/problem+json"
+    assert refused.get_json()["detail"] == "the body is over 2048 bytes, the most that PRORL_MAX_BODY allows here"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field", "says"),
+    [
+        ("/v1/jobs", {**a_job(), "agent": {"tools": ["bash", "knife"]}}, "agent.tools", "unknown tools: knife; there"),
+        ("/v1/jobs", {"jobs": [{**a_job(), "agent": {"tools": ["knife"]}}]}, "jobs.0.agent.tools", "unknown tools"),
+        ("/v1/jobs", {**a_job(), "agnet": {}}, "agnet", "there is no such field"),
+        ("/v1/jobs", {"jobs": []}, "jobs", "List should have at least 1 item, not 0"),
+        ("/v1/backends", {"url": "gpu1:8000", "model": "m"}, "url", "not an http:// or https:// url of a server"),
+    ],
+)
+def test_what_is_wrong_is_said_in_plain_words(
+    api: FlaskClient, path: str, body: dict[str, Any], field: str, says: str
+) -> None:
+    refused = api.post(path, json=body)
+    assert refused.status_code == 422
+    [error] = refused.get_json()["errors"]
+    assert error["field"] == field
+    assert error["message"].startswith(says)
+
+
+def test_an_answer_ends_its_line(api: FlaskClient) -> None:
+    for answer in (api.post("/v1/jobs", json=a_job("a")), api.get("/v1/jobs/a"), api.get("/v1/jobs/none")):
+        assert answer.data.endswith(b"}\n")
+        assert answer.data.count(b"\n") == 1
 
 
 def test_big_bodies_take_turns_and_give_their_room_back(
