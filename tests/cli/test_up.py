@@ -1,6 +1,7 @@
 """`prorl up` as a whole: ready when it says so, jobs that run, and nothing left however it ends."""
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -38,8 +39,10 @@ def test_jobs_run_and_outlive_a_restart_on_either_server(tmp_path: Path, sums: P
         assert "12/12 jobs" not in up.prorl("submit", str(sums), "--samples", "2", "--out", out)  # plain: on stderr
         [job, *_] = up.json("jobs")["jobs"]
         assert "What is" in up.prorl("show", job["job_id"])
+        [backend] = up.json("backends")
         assert up.stop() == 0
     with Up(tmp_path / "data", *options) as up:
+        assert [again["url"] for again in up.json("backends")] == [backend["url"]]
         assert up.json("show", job["job_id"])["reward"] == 1.0
 
 
@@ -69,8 +72,8 @@ def test_a_killed_service_leaves_no_process_and_starts_again(tmp_path: Path) -> 
 def test_each_part_that_is_killed_comes_back_and_jobs_go_on(tmp_path: Path, sums: Path) -> None:
     with Up(tmp_path / "data", "--scripted", "answer", PRORL_LEASE="3", PRORL_HEARTBEAT="1") as up:
         for name in ("prorl-init-0", "prorl-rollout-0", "prorl-eval-0", "prorl-upkeep", "prorl_celery.node.keeper"):
-            subprocess.run(["kill", "-9", str(up.named(name))], check=True)
-        subprocess.run(["kill", "-9", str(up.named("prorl-api"))], check=True)
+            os.kill(up.named(name), signal.SIGKILL)
+        os.kill(up.named("prorl-api"), signal.SIGKILL)
         until(lambda: missing(up.url) == [], "all parts are back")
         summary = up.json("submit", str(sums), "--out", str(tmp_path / "out.jsonl"))
         assert summary["states"] == {"completed": 6}, up.logs()
@@ -109,7 +112,9 @@ def test_the_first_jobs_of_the_readme_run(tmp_path: Path) -> None:
     with Up(tmp_path / "data", "--scripted", "solve") as up:
         script = curls.replace("http://127.0.0.1:8006", up.url)
         told = subprocess.run(["bash", "-e"], input=script, capture_output=True, text=True, timeout=120, check=True)
-        assert json.loads(told.stdout.rpartition("}{")[2].join(["{", ""]))["job_id"] == "first", told.stdout
+        submitted, ended, result = map(json.loads, told.stdout.splitlines())
+        assert submitted["job_id"] == ended["job_id"] == result["job_id"] == "first"
+        assert result["reward"] == 1.0, told.stdout
         script = client.replace("http://127.0.0.1:8006", up.url)
         told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240, check=False)
         assert told.stdout.startswith("completed 1.0"), told.stdout + told.stderr + up.logs()

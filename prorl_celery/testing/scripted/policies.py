@@ -6,7 +6,7 @@ Gives: the text of the assistant's next turn, tool calls included, in the Hermes
 A policy keeps nothing between calls: it works out where it stands by counting turns, so the server can be
 restarted in the middle of a thousand rollouts and none of them notices.
 
-    solve          writes the canonical solution to /workspace/solution.py, runs it, finishes
+    solve          writes the canonical solution to /workspace/solution.py, runs it, finishes; answers "What is 3 + 4?"
     p=P            as solve with probability P, else writes a wrong module that looks all right
     fail           p=0
     loop           calls bash for ever
@@ -33,6 +33,7 @@ SOLUTION_PATH = "/workspace/solution.py"
 Policy = Callable[[Conversation, "int | None"], str]
 
 _QUESTION = re.compile(r"(-?\d+)\s*([-+*])\s*(-?\d+)")
+_WHAT_IS = re.compile(rf"\bWhat is {_QUESTION.pattern}\s*\?")
 _OPERATORS: dict[str, Callable[[int, int], int]] = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 _WORDS = tuple(
     re.findall(
@@ -80,7 +81,7 @@ class Solve:
             return _look(tools)
         problem = self._oracle.find(conversation.task)
         if problem is None:
-            return _finish(tools, "I do not know this problem.")
+            return _finish(tools, self._without_oracle(conversation, seed))
         if step == 1:
             return _write(tools, problem.key, self._module(problem, seed))
         return _check(tools)
@@ -90,8 +91,12 @@ class Solve:
             return _finish(conversation.tools, f"The solution is in {SOLUTION_PATH}.")
         problem = self._oracle.find(conversation.task)
         if problem is None:
-            return "I do not know this problem."
+            return self._without_oracle(conversation, seed)
         return f"```python\n{self._module(problem, seed)}```"
+
+    def _without_oracle(self, conversation: Conversation, seed: int | None) -> str:
+        asked = _WHAT_IS.search(conversation.task)
+        return "I do not know this problem." if asked is None else _sum(asked, self._seed, self._p, seed)
 
     def _module(self, problem: Problem, seed: int | None) -> str:
         return problem.module if lucky(self._p, self._seed, problem.key, seed) else problem.wrong_module
@@ -195,11 +200,16 @@ class Answer:
         question = _QUESTION.search(conversation.task)
         if question is None:
             return "I can only do sums of two numbers."
-        left, sign, right = question.groups()
-        result = _OPERATORS[sign](int(left), int(right))
-        if not lucky(self._p, self._seed, question.group(), seed):
-            result += 1 + int(chance(self._seed, seed, "off by") * 9)
-        return f"{left} {sign} {right} = \\boxed{{{result}}}\n\n#### {result}"
+        return _sum(question, self._seed, self._p, seed)
+
+
+def _sum(question: re.Match[str], server_seed: int, p: float, seed: int | None) -> str:
+    """The answer to the sum that was found, right with probability `p`."""
+    left, sign, right = question.groups()
+    result = _OPERATORS[sign](int(left), int(right))
+    if not lucky(p, server_seed, question.group(), seed):
+        result += 1 + int(chance(server_seed, seed, "off by") * 9)
+    return f"{left} {sign} {right} = \\boxed{{{result}}}\n\n#### {result}"
 
 
 def make_policy(spec: str, oracle: Oracle, seed: int = 0) -> Policy:
