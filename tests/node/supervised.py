@@ -90,7 +90,7 @@ SERVICES = {
         Unit(
             "b",
             lambda: Command(
-                ("/bin/sh", "-c", f"cat /proc/$$/status > {place}/b.status; echo $$ >> {place}/b.starts; exec cat")
+                ("/bin/sh", "-c", f"cat /proc/$$/status > {place}/b.status; echo $$ >> {place}/b.starts; exec sleep 99")
             ),
         ),
     ],

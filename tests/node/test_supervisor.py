@@ -165,7 +165,8 @@ def test_a_closed_pipe_is_an_exception_to_a_forked_child_and_a_signal_to_a_progr
     assert service.starts("a")[0][1] == "BrokenPipeError"
     service.pid("b")
     [ignored] = [line for line in (service.place / "b.status").read_text().splitlines() if line.startswith("SigIgn")]
-    assert int(ignored.split()[1], 16) == 0, "another program gets the signal, as it expects"
+    usual = (1 << 31) - 1  # those above are of whoever started this run
+    assert int(ignored.split()[1], 16) & usual == 0, "another program gets the signal, as it expects"
     assert service.stop() == 0
 
 

@@ -85,7 +85,7 @@ def test_another_process_attaches_and_a_stop_leaves_nothing(start, keeper, image
     started = time.monotonic()
     again.stop()
     assert time.monotonic() - started < 5
-    assert set(instance_processes()) == before
+    assert set(instance_processes()) <= before
 
 
 @needs_singularity
@@ -120,7 +120,7 @@ def test_a_start_given_up_half_way_leaves_nothing(keeper, image):
     while keeper.client.status()["live"] and time.monotonic() < deadline:
         time.sleep(0.05)
     assert keeper.client.status()["live"] == 0
-    assert set(instance_processes()) == before
+    assert set(instance_processes()) <= before
 
 
 @needs_singularity
@@ -138,7 +138,7 @@ def test_a_killed_keeper_takes_its_instances_with_it(tmp_path, image, half_way):
     deadline = time.monotonic() + 10
     while set(instance_processes()) != before and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert set(instance_processes()) == before
+    assert set(instance_processes()) <= before
 
 
 @pytest.mark.parametrize(

@@ -83,8 +83,8 @@ def test_a_stop_answers_the_waiters_and_is_quick(serve: Serve, number: signal.Si
 
 def test_its_processes_end_when_the_first_one_is_killed(serve: Serve) -> None:
     api = serve(api_processes=2)
+    until(lambda: len(api.workers()) == 2, 10)
     workers = api.workers()
-    assert len(workers) == 2
     api.process.kill()
     api.process.wait(10)
     until(lambda: all(gone(pid) for pid in workers), 10)
