@@ -42,8 +42,8 @@ class Answers:
             f'{{"index":0,"text":{json.dumps(made.text, ensure_ascii=False)},'
             f'"logprobs":{self._logprobs(body, call, made)},'
             f'"finish_reason":"{made.finish_reason}","stop_reason":null,"prompt_logprobs":null,'
-            f'"token_ids":{made.sampled_ids if ids else "null"},'
-            f'"prompt_token_ids":{call.prompt_ids.tolist() if ids else "null"}}}'
+            f'"token_ids":{_compact(made.sampled_ids) if ids else "null"},'
+            f'"prompt_token_ids":{_compact(call.prompt_ids.tolist()) if ids else "null"}}}'
         )
         return f'{head[:-1]},"choices":[{choice}]}}'
 
@@ -192,3 +192,8 @@ def _gives_ids(body: Body, call: Call) -> bool:
 
 def _claimed(call: Call, made: Generation) -> list[float]:
     return [math.nan] * len(made.sampled_ids) if _fails(call, "nan") else made.logprobs
+
+
+def _compact(ids: list[int]) -> str:
+    """A list as vLLM writes it, without blanks."""
+    return str(ids).replace(" ", "")
