@@ -64,7 +64,7 @@ class Settings:
         default_factory=lambda: Path(tempfile.gettempdir()) / f"prorl-{os.getuid()}",
         help="Sockets and process state; on a local disk, with a short path.",
     )
-    init_slots: int = setting(16, help="Jobs in init at once on this node.", minimum=1)
+    init_slots: int = setting(8, help="Jobs in init at once on this node.", minimum=1)
     rollout_slots: int = setting(64, help="Jobs in rollout at once on this node.", minimum=1)
     eval_slots: int = setting(4, help="Jobs in eval at once on this node.", minimum=1)
     rollout_processes: int = setting(

@@ -131,6 +131,7 @@ def launch(
             if isinstance(start, Command):
                 os.execve(start.argv[0], start.argv, os.environ if start.env is None else start.env)
             prctl.name_process(f"prorl-{name}")
+            prctl.share_malloc_arenas()
             raise SystemExit(start.function(*start.arguments))
     with contextlib.suppress(PermissionError, ProcessLookupError):
         os.setpgid(pid, pid)  # in both, so that the group exists whoever runs first
