@@ -87,15 +87,17 @@ def up(
         check("127.0.0.1")
         free_port("127.0.0.1", flower_port)
         settings = settings.with_(task_events=True)
-    private_directory(settings.run_dir)
     directory(settings.data_dir)
     with locked(settings.data_dir / "lock", str(settings.data_dir)):
-        if not embedded:
-            check_redis(settings)
-        program = find_server(redis_server) if embedded else None
-        code = _run(settings, program, Extras(scripted, oracle, latency, model, flower_port if flower else None))
-        if sources["run_dir"] == "default":
-            shutil.rmtree(settings.run_dir, ignore_errors=True)
+        private_directory(settings.run_dir)
+        try:
+            if not embedded:
+                check_redis(settings)
+            program = find_server(redis_server) if embedded else None
+            code = _run(settings, program, Extras(scripted, oracle, latency, model, flower_port if flower else None))
+        finally:
+            if sources["run_dir"] == "default":
+                shutil.rmtree(settings.run_dir, ignore_errors=True)
     sys.exit(code)
 
 

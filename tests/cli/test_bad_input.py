@@ -9,6 +9,7 @@ from service import PRORL, clean_environment
 
 from prorl_celery.cli.checks import check_worker
 from prorl_celery.errors import SandboxUnavailable
+from prorl_celery.node.places import run_dir_for
 from prorl_celery.settings import Settings
 
 HANDLER = "from prorl_celery.handlers.base import Handler\n\n\nclass Mine(Handler):\n    data_source = 'mine'\n"
@@ -59,6 +60,7 @@ def test_up_starts_nothing_that_could_not_work(
     assert "Traceback" not in told.stderr
     assert "again in" not in told.stderr
     assert told.stdout == ""
+    assert not run_dir_for(tmp_path / ".prorl").exists()
 
 
 def test_a_handlers_own_error_shows_its_trace_once(tmp_path: Path) -> None:
