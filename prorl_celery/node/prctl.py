@@ -41,8 +41,10 @@ def name_process(name: str) -> None:
 
 
 def share_malloc_arenas(count: int = 2) -> None:
-    """Have the C library's threads share that many heaps. By default each of up to 8 a core gets one, which in a process
-    of many Python threads costs memory and gains nothing: one of them runs at a time. No effect where not glibc.
+    """Have the C library's threads share that many heaps. No effect where it is not glibc.
+
+    By default each of up to 8 threads a core gets one, which in a process of many Python threads costs memory and gains
+    nothing: one of them runs at a time.
     """
     mallopt = getattr(_LIBC, "mallopt", None)
     if mallopt is not None:
