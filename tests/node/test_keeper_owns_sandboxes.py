@@ -14,86 +14,21 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from keeper_help import LIMIT, SetCancel, eventually, marked_processes, spec
 
 from prorl_celery.errors import Cancelled, KeeperLost, SandboxError
 from prorl_celery.node.keeper.orphans import kill_left_behind
 from prorl_celery.sandbox import wire
-from prorl_celery.sandbox.base import SandboxHandle, SandboxSpec
+from prorl_celery.sandbox.base import SandboxHandle
 from prorl_celery.sandbox.client import KeeperClient
 from prorl_celery.sandbox.launch import pid_namespace
 from prorl_celery.sandbox.waiting import NeverCancelled
 from prorl_celery.settings import Settings
 from prorl_celery.testing.keeper import KeeperProcess
-
-LIMIT = 4
-
-
-class SetCancel:
-    def __init__(self) -> None:
-        self._descriptor = os.eventfd(0)
-        self.is_set = False
-
-    def fileno(self) -> int:
-        return self._descriptor
-
-    def raise_if_set(self) -> None:
-        if self.is_set:
-            raise Cancelled("the test says so")
-
-    def set(self) -> None:
-        self.is_set = True
-        os.eventfd_write(self._descriptor, 1)
-
-    def close(self) -> None:
-        os.close(self._descriptor)
-
-
-@pytest.fixture
-def never() -> Iterator[NeverCancelled]:
-    with NeverCancelled() as signal_that_never_comes:
-        yield signal_that_never_comes
-
-
-@pytest.fixture
-def keeper_settings(tmp_path: Path) -> Settings:
-    return Settings(run_dir=tmp_path, node="n1", rollout_slots=LIMIT - 1, init_ahead=1)
-
-
-@pytest.fixture
-def keeper(keeper_settings: Settings) -> Iterator[KeeperProcess]:
-    with KeeperProcess(keeper_settings) as process:
-        yield process
-
-
-def spec(job_id: str = "job", **changes: object) -> SandboxSpec:
-    return SandboxSpec(**{"job_id": job_id, "attempt": 1, **changes})  # type: ignore[arg-type]
-
-
-def eventually(check: Callable[[], bool], seconds: float = 20.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not check():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
-
-
-def marked_processes(mark: str) -> list[int]:
-    """Processes on this machine that have a mark in their arguments."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                if mark.encode() in (entry / "cmdline").read_bytes():
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-    return found
 
 
 def test_a_sandbox_is_ready_when_start_returns_and_gone_when_stop_does(keeper, never):
@@ -329,86 +264,6 @@ def test_a_sandbox_ends_when_its_lifetime_does(keeper, never):
     with pytest.raises(SandboxError):
         sandbox.shell.run("true", timeout=5)
     sandbox.close()
-
-
-def test_admissions_are_limited_given_in_order_and_come_back(keeper, never):
-    held = [keeper.client.admit(f"job-{n}", cancel=never, timeout=5) for n in range(LIMIT)]
-    assert all(held)
-    assert keeper.client.status()["room"] == 0
-    assert keeper.client.admit("late", cancel=never, timeout=0.2) is None
-    order: list[str] = []
-    threads = []
-    for name in ("first", "second"):
-        threads.append(threading.Thread(target=wait_for_a_place, args=(keeper, name, order)))
-        waiting = len(threads)
-        threads[-1].start()
-        assert eventually(lambda waiting=waiting: keeper.client.status()["waiting"] == waiting)
-    held[0].release()
-    assert eventually(lambda: order == ["first"])
-    held[1].release()
-    assert eventually(lambda: order == ["first", "second"])
-    for thread in threads:
-        thread.join(timeout=10)
-    for admission in held:
-        admission.release()
-    assert eventually(lambda: keeper.client.status()["admitted"] == 0)
-
-
-def wait_for_a_place(keeper: KeeperProcess, name: str, order: list[str]) -> None:
-    with NeverCancelled() as never:
-        admission = keeper.client.admit(name, cancel=never, timeout=30)
-        assert admission is not None
-        order.append(name)
-        assert eventually(lambda: len(order) == 2)
-        admission.release()
-
-
-def test_an_admission_passes_to_its_sandbox_and_back_when_that_ends(keeper, never):
-    admission = keeper.client.admit("job", cancel=never, timeout=5)
-    sandbox = keeper.client.start(spec(), cancel=never, timeout=30, admission=admission)
-    status = keeper.client.status()
-    assert (status["admitted"], status["rollout_live"], status["room"]) == (0, 1, LIMIT - 1)
-    admission.release()
-    assert keeper.client.status()["room"] == LIMIT - 1
-    evaluation = keeper.client.start(spec(purpose="eval"), cancel=never, timeout=30)
-    assert keeper.client.status()["room"] == LIMIT - 1, "eval sandboxes do not count"
-    sandbox.stop()
-    assert keeper.client.status()["room"] == LIMIT
-    evaluation.stop()
-
-
-def test_an_admission_is_free_again_when_its_holder_is_killed(keeper, never):
-    code = """
-import signal
-from prorl_celery.sandbox.client import KeeperClient
-from prorl_celery.sandbox.waiting import NeverCancelled
-from prorl_celery.settings import Settings
-admissions = [KeeperClient(Settings.from_env()).admit("w", cancel=NeverCancelled(), timeout=5) for _ in range(4)]
-print("held", flush=True)
-signal.pause()
-"""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PRORL_")}
-    with subprocess.Popen(
-        [sys.executable, "-c", code], env={**environment, **keeper.settings.to_env()}, stdout=subprocess.PIPE, text=True
-    ) as holder:
-        assert holder.stdout.readline() == "held\n"
-        assert keeper.client.status()["room"] == 0
-        holder.kill()
-    admission = keeper.client.admit("job", cancel=never, timeout=10)
-    assert admission is not None
-    admission.release()
-
-
-def test_a_cancel_ends_the_wait_for_a_place(keeper, never):
-    held = [keeper.client.admit(f"job-{n}", cancel=never, timeout=5) for n in range(LIMIT)]
-    cancel = SetCancel()
-    threading.Timer(0.2, cancel.set).start()
-    with pytest.raises(Cancelled):
-        keeper.client.admit("late", cancel=cancel, timeout=60)
-    assert eventually(lambda: keeper.client.status()["waiting"] == 0)
-    cancel.close()
-    for admission in held:
-        admission.release()
 
 
 @pytest.mark.parametrize(

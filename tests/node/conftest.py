@@ -1,0 +1,30 @@
+"""A real keeper for each test that asks for one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from keeper_help import LIMIT
+
+from prorl_celery.sandbox.waiting import NeverCancelled
+from prorl_celery.settings import Settings
+from prorl_celery.testing.keeper import KeeperProcess
+
+
+@pytest.fixture
+def never() -> Iterator[NeverCancelled]:
+    with NeverCancelled() as signal_that_never_comes:
+        yield signal_that_never_comes
+
+
+@pytest.fixture
+def keeper_settings(tmp_path: Path) -> Settings:
+    return Settings(run_dir=tmp_path, node="n1", rollout_slots=LIMIT - 1, init_ahead=1)
+
+
+@pytest.fixture
+def keeper(keeper_settings: Settings) -> Iterator[KeeperProcess]:
+    with KeeperProcess(keeper_settings) as process:
+        yield process
