@@ -93,7 +93,7 @@ def up(
         try:
             if not embedded:
                 check_redis(settings)
-            program = find_server(redis_server) if embedded else None
+            program = find_server(redis_server, settings.data_dir / "redis") if embedded else None
             code = _run(settings, program, Extras(scripted, oracle, latency, model, flower_port if flower else None))
         finally:
             if sources["run_dir"] == "default":
@@ -174,7 +174,7 @@ def _units(settings: Settings, program: Program | None, extras: Extras, token: s
         units += _scripted_units(settings, extras, token, logs)
     if extras.model is not None:
         units += model_units(extras.model, settings, token=token, logs=logs)
-    redis = "the one given" if program is None else f"{program.path} {'.'.join(map(str, program.version))}"
+    redis = "the one given" if program is None else f"{program.path} ({program})"
     patience = READY_S if extras.model is None else READY_S + MODEL_READY_S
     ready = Call(_tell_when_ready, (settings, redis, backend, patience))
     units.append(Unit("ready", lambda: ready, once=True, vital=True))

