@@ -12,7 +12,6 @@ from celery import Celery
 
 from prorl_celery.app import task_name
 from prorl_celery.errors import (
-    Cancelled,
     FenceLost,
     HandlerError,
     InternalError,
@@ -70,8 +69,6 @@ def run_stage(process: StageProcess, stage: Stage, job_id: str, fence: int) -> N
         log.warning("%s of %s could not be claimed: %s", stage, job_id, error)
         return
     signal = JobSignal()
-    if claim.cancel_requested:
-        signal.set(Cancelled("the job was cancelled", job_id=job_id, stage=stage))
     clock = StageClock(getattr(claim.request.timeouts, stage), stage, signal, process.deadlines)
     held = Held(claim, signal)
     process.beat.hold(held)

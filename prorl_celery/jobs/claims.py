@@ -36,8 +36,6 @@ class Claim:
     request: JobRequest
     init: JSON | None = None
     rollout: JSON | None = None
-    turns: int = 0
-    """Turns in this claim's log: 0, since each claim begins its own."""
     queue: str = ""
     node: str = ""
     """The node that claimed."""
@@ -46,12 +44,6 @@ class Claim:
     losses: int = 0
     batch_id: str | None = None
     group_id: str | None = None
-    cancel_requested: bool = False
-
-    @property
-    def publish_fence(self) -> int:
-        """The fence under which this claim's end publishes the job again."""
-        return self.fence
 
     @property
     def boot(self) -> str | None:

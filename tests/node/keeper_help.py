@@ -7,31 +7,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from prorl_celery.errors import Cancelled
 from prorl_celery.sandbox.base import SandboxSpec
 
 LIMIT = 4
 """Places for rollout sandboxes on the node of `keeper_settings`."""
-
-
-class SetCancel:
-    def __init__(self) -> None:
-        self._descriptor = os.eventfd(0)
-        self.is_set = False
-
-    def fileno(self) -> int:
-        return self._descriptor
-
-    def raise_if_set(self) -> None:
-        if self.is_set:
-            raise Cancelled("the test says so")
-
-    def set(self) -> None:
-        self.is_set = True
-        os.eventfd_write(self._descriptor, 1)
-
-    def close(self) -> None:
-        os.close(self._descriptor)
 
 
 def spec(job_id: str = "job", **changes: object) -> SandboxSpec:

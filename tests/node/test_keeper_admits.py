@@ -8,7 +8,8 @@ import sys
 import threading
 
 import pytest
-from keeper_help import LIMIT, SetCancel, eventually, spec
+from keeper_help import LIMIT, eventually, spec
+from set_cancel import SetCancel
 
 from prorl_celery.errors import Cancelled
 from prorl_celery.sandbox.waiting import NeverCancelled

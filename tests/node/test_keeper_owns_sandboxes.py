@@ -18,7 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from keeper_help import LIMIT, SetCancel, eventually, marked_processes, spec
+from keeper_help import LIMIT, eventually, marked_processes, spec
+from set_cancel import SetCancel
 
 from prorl_celery.errors import Cancelled, KeeperLost, SandboxError
 from prorl_celery.node.keeper.orphans import kill_left_behind

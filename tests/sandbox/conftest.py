@@ -2,40 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from set_cancel import SetCancel
 
-from prorl_celery.errors import Cancelled, SandboxError
+from prorl_celery.errors import SandboxError
 from prorl_celery.sandbox import shell
 from prorl_celery.sandbox.base import SandboxSpec
 from prorl_celery.sandbox.session import LiveSandbox
 from prorl_celery.settings import Settings
 from prorl_celery.testing.keeper import KeeperProcess
-
-
-class SetCancel:
-    """A cancel signal that a test sets."""
-
-    def __init__(self) -> None:
-        self._descriptor = os.eventfd(0)
-        self.is_set = False
-
-    def fileno(self) -> int:
-        return self._descriptor
-
-    def raise_if_set(self) -> None:
-        if self.is_set:
-            raise Cancelled("the test says so")
-
-    def set(self) -> None:
-        self.is_set = True
-        os.eventfd_write(self._descriptor, 1)
-
-    def close(self) -> None:
-        os.close(self._descriptor)
 
 
 @pytest.fixture(autouse=True)
