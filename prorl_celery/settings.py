@@ -127,7 +127,7 @@ class Settings:
     allow_unsafe_local: bool = setting(False, help="Allow the sandbox kind without isolation.")
     sandbox_memory_bytes: int = setting(
         2 << 30,
-        help="Address space of one process in a sandbox.",
+        help="Memory of one sandbox, all its processes together.",
         env="PRORL_SANDBOX_MEMORY",
         minimum=1 << 20,
     )
@@ -135,6 +135,16 @@ class Settings:
         256 << 20, help="Size of a sandbox's workspace.", env="PRORL_SANDBOX_DISK", minimum=1 << 20
     )
     sandbox_processes: int = setting(256, help="Processes in one sandbox.", minimum=8)
+    sandbox_cpus: float = setting(
+        0.0, help="CPU share of one sandbox in cores, where cgroups allow a limit; 0 is none.", minimum=0.0
+    )
+    sandbox_networks: tuple[str, ...] = setting(
+        ("none",), help="Networks that handlers may give a sandbox: none, host, bridge, separated by commas."
+    )
+    sandbox_binds: tuple[str, ...] = setting(
+        (), help="Folders that handlers may bind into a sandbox, DIR (read-only) or DIR:rw, separated by commas."
+    )
+    sandbox_fakeroot: bool = setting(False, help="Let handlers ask for a sandbox in which they look like root.")
     tool_output_bytes: int = setting(
         64 << 10,
         help="Most output of one tool call kept: head and tail.",

@@ -24,16 +24,30 @@ class SandboxSpec:
     kind: str = "auto"
     image: str | None = None
     network: str = "none"
-    """`none` or `host`."""
+    """`none`, `host` or `bridge`."""
+    binds: tuple[str, ...] = ()
+    """Folders of the host to see inside, `SOURCE:TARGET` or `SOURCE:TARGET:rw`; only what the node allows."""
+    fakeroot: bool = False
+    """Look like root inside (Singularity, where the site allows it)."""
+    kernel: bool = False
+    """An IPython kernel is wanted: it is started with the sandbox and up before the start is done."""
     env: dict[str, str] = field(default_factory=dict)
     memory_bytes: int = 2 << 30
+    """Memory of all its processes together."""
     disk_bytes: int = 256 << 20
     processes: int = 256
+    cpus: float = 0.0
+    """CPU share in cores, where cgroups allow a limit; 0 is none."""
     lifetime_seconds: float = 6 * 3600.0
     """The keeper ends the sandbox after this long, whatever else happens."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> SandboxSpec:
+        """Raises `TypeError`, `KeyError` for what is no specification."""
+        return cls(**{**data, "binds": tuple(data.get("binds", ()))})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

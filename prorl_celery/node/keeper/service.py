@@ -181,7 +181,7 @@ class Service:
     def _start(self, connection: Connection, message: dict[str, Any]) -> None:
         if connection.starting is not None:
             raise SandboxError("this connection is starting a sandbox already")
-        spec = SandboxSpec(**message["spec"])
+        spec = SandboxSpec.from_json(message["spec"])
         if connection.has_hung_up():
             connection.close()
             return
