@@ -22,9 +22,15 @@ class ApiWorker(ThreadWorker):  # type: ignore[misc]
         self.method_queue.defer(self._let_waiters_go)
 
     def handle_quit(self, sig: int, frame: Any) -> None:
-        """INT or QUIT: end now. The main thread holds none of the waiters' locks, so it may close them here."""
+        """INT or QUIT: end now, from the main loop. gunicorn would shut its pool down in the signal's frame, and wait
+        for ever for a lock that the same thread holds where the signal met it handing a request to the pool.
+        """
+        self.alive = False
+        self.method_queue.defer(self._quit, sig)
+
+    def _quit(self, sig: int) -> None:
         self._let_waiters_go()
-        super().handle_quit(sig, frame)
+        super().handle_quit(sig, None)
 
     def _let_waiters_go(self) -> None:
         application = getattr(self, "wsgi", None)
