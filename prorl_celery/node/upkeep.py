@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from prorl_celery.app import Publisher, make_app
 from prorl_celery.errors import ProrlError, SandboxError
 from prorl_celery.jobs.store import JobStore
-from prorl_celery.node.janitor import Janitor
+from prorl_celery.node.janitor.strays import Janitor
 from prorl_celery.node.probe import Probe
 from prorl_celery.node.wakeups import Wakeups
 from prorl_celery.sandbox.client import KeeperClient

@@ -13,7 +13,7 @@ from prorl_celery.jobs.claims import Claim
 from prorl_celery.jobs.messages import node_queue
 from prorl_celery.jobs.models import JobError
 from prorl_celery.jobs.store import JobStore
-from prorl_celery.node.janitor import Janitor
+from prorl_celery.node.janitor.strays import Janitor
 from prorl_celery.settings import Settings
 
 QUEUE = node_queue("rollout", "n1", "boot")
