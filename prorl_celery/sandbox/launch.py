@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 
 from prorl_celery.errors import SandboxError, SandboxUnavailable
+from prorl_celery.sandbox import owner
 from prorl_celery.sandbox.base import SandboxSpec
 from prorl_celery.settings import Settings
 
@@ -131,31 +131,10 @@ def environment(spec: SandboxSpec, *, path: str, home: str) -> dict[str, str]:
 def init_argv(spec: SandboxSpec, *, nonce: str, workdir: str, isolated: bool, processes: int) -> tuple[str, ...]:
     """bash on `init.sh`, as text: the sandbox need not see any file of ours."""
     return (
-        "bash", "--noprofile", "--norc", "-m", "-c", _script("init.sh"), owner_tag(),
+        "bash", "--noprofile", "--norc", "-m", "-c", _script("init.sh"), owner.label(),
         nonce, CONTROL, workdir, str(processes), str(spec.memory_bytes >> 10),
         "all" if isolated else "terminal", _script("shellrc.sh"),
     )  # fmt: skip
-
-
-@cache
-def owner_tag() -> str:
-    """Names this process in the arguments of its sandboxes: pid and start time, which no later process shares, and
-    the namespace in which that pid means something.
-    """
-    return f"prorl-init-{os.getpid()}-{start_time(os.getpid())}-{pid_namespace()}"
-
-
-def pid_namespace() -> int:
-    """The number of this process's pid namespace, which no other has on this machine."""
-    return Path("/proc/self/ns/pid").stat().st_ino
-
-
-def start_time(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None when there is none of that pid."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
-    except OSError:
-        return None
 
 
 @cache

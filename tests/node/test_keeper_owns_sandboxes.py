@@ -26,7 +26,7 @@ from prorl_celery.node.keeper.orphans import kill_left_behind
 from prorl_celery.sandbox import wire
 from prorl_celery.sandbox.base import SandboxHandle
 from prorl_celery.sandbox.client import KeeperClient
-from prorl_celery.sandbox.launch import pid_namespace
+from prorl_celery.sandbox.owner import pid_namespace
 from prorl_celery.sandbox.waiting import NeverCancelled
 from prorl_celery.settings import Settings
 from prorl_celery.testing.keeper import KeeperProcess
@@ -214,7 +214,7 @@ def test_what_a_keeper_in_a_container_owns_is_left_alone():
     sleep = [sys.executable, "-c", "import time; print(flush=True); time.sleep(100)"]
     places = {"ours": pid_namespace(), "another": pid_namespace() + 1}
     running = {
-        where: subprocess.Popen([*sleep, f"prorl-init-{2**22 + 1}-1-{number}"], stdout=subprocess.PIPE)
+        where: subprocess.Popen([*sleep, f"prorl-init-{2**22 + 1}-1-{number}-{os.getuid()}"], stdout=subprocess.PIPE)
         for where, number in places.items()
     }
     for process in running.values():

@@ -2,21 +2,19 @@
 
 A bubblewrap that is killed while it starts can leave its inner process waiting for ever: that one has not yet asked
 to die with its parent. The keeper is therefore a subreaper: orphans of its sandboxes become its children. Orphans of
-a keeper that was killed are found by the name that every sandbox carries in its arguments (`launch.owner_tag`).
+a keeper that was killed are found by the name that every sandbox carries in its arguments (`sandbox.owner`).
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import re
 import signal
 from pathlib import Path
 
-from prorl_celery.sandbox.launch import pid_namespace, start_time
+from prorl_celery.sandbox.owner import owner_in
 
 PR_SET_CHILD_SUBREAPER = 36
-_TAG = re.compile(rb"prorl-init-(\d+)-(\d+)-(\d+)")
 
 
 def become_subreaper() -> None:
@@ -49,14 +47,13 @@ def kill_left_behind() -> int:
 
     A keeper in a container has another pid namespace: we see its sandboxes, and cannot tell whether it lives.
     """
-    here = pid_namespace()
     killed = 0
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:
-            found = next(filter(None, map(_TAG.fullmatch, (entry / "cmdline").read_bytes().split(b"\0"))), None)
-            if found is not None and int(found[3]) == here and start_time(int(found[1])) != int(found[2]):
+            owner = owner_in((entry / "cmdline").read_bytes())
+            if owner is not None and owner.uid == os.getuid() and owner.fate == "dead":
                 os.kill(int(entry.name), signal.SIGKILL)
                 killed += 1
         except OSError:
