@@ -6,21 +6,20 @@ the run directory. What they need is copied once to a directory that they can.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
-import stat
 import sys
 import tempfile
-import time
 from pathlib import Path
 
+from prorl_celery import folders
 from prorl_celery.errors import SandboxUnavailable
 from prorl_celery.sandbox.launch import User
 from prorl_celery.settings import Settings
 
 COPIED_FROM_ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "ssl/certs", "mime.types", "localtime")
-YOUNG_SECONDS = 60.0
+PREFIX = "prorl-share-"
+"""What the directories are called, before the uid of their keeper."""
 ETC_FILES = {
     "passwd": "root:x:0:0:root:/root:/bin/bash\nagent:x:1000:1000:agent:/home/agent:/bin/bash\n"
     "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
@@ -34,59 +33,31 @@ ETC_FILES = {
 
 
 class Share:
-    """A directory of one keeper for what its sandboxes may see. Locked while the keeper lives.
+    """A directory of one keeper for what its sandboxes may see, theirs while it lives (`prorl_celery.folders`).
 
-    `close` removes it; what a killed keeper left is removed by the next one that starts on the machine.
-    Raises: `SandboxUnavailable` when there is no place that the sandbox user can reach.
+    `close` removes it; what a killed keeper left the janitor removes.
+    Raises: `SandboxUnavailable` when there is no place that the sandbox user can reach, `OSError`.
     """
 
     def __init__(self, settings: Settings, user: User | None) -> None:
-        places = [settings.run_dir / settings.node, Path(tempfile.gettempdir())]
-        for place in places:
+        for place in places(settings):
             if reachable(place, user):
                 break
         else:
             name = user.name if user else "the sandbox user"
-            raise SandboxUnavailable(f"{name} can reach none of {places[0]}, {places[1]}: set PRORL_RUN_DIR or TMPDIR")
-        prefix = f"prorl-share-{os.getuid()}-"
-        for left in place.glob(prefix + "*"):
-            _remove_if_left(left)
-        self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
-        self.path.chmod(0o755)
-        self._lock = _lock(self.path)
+            tried = ", ".join(map(str, places(settings)))
+            raise SandboxUnavailable(f"{name} can reach none of {tried}: set PRORL_RUN_DIR or TMPDIR")
+        self._folder = folders.make(place, f"{PREFIX}{os.getuid()}-", mode=0o755)
+        self.path = self._folder.path
 
     def close(self) -> None:
         """Remove it."""
-        shutil.rmtree(self.path, ignore_errors=True)
-        if self._lock is not None:
-            os.close(self._lock)
+        self._folder.close()
 
 
-def _lock(path: Path) -> int | None:
-    """A lock on a folder, by its descriptor; None while another process holds it. Ends with the process."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
-def _remove_if_left(path: Path) -> None:
-    try:
-        found = path.lstat()
-        if found.st_uid != os.geteuid() or not stat.S_ISDIR(found.st_mode):
-            return
-        # A folder this young may be one whose keeper has yet to lock it; a guard may still be at work in it.
-        if time.time() - found.st_mtime < YOUNG_SECONDS:
-            return
-        lock = _lock(path)
-    except OSError:
-        return
-    if lock is not None:
-        shutil.rmtree(path, ignore_errors=True)
-        os.close(lock)
+def places(settings: Settings) -> tuple[Path, ...]:
+    """Where such directories are made: the first that the sandbox user can reach."""
+    return settings.run_dir / settings.node, Path(tempfile.gettempdir())
 
 
 def reachable(path: Path, user: User | None) -> bool:

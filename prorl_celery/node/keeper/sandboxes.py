@@ -158,7 +158,8 @@ class Sandboxes:
 
     def _launch(self, entry: Entry) -> Launch:
         if entry.kind == "local":
-            return local.local_launch(entry.spec, nonce=entry.nonce, user=sandbox_user(self._settings))
+            user = sandbox_user(self._settings)
+            return local.local_launch(entry.spec, nonce=entry.nonce, user=user, share=self._shared(user))
         return self.bubblewrap().launch(entry.spec, nonce=entry.nonce)
 
     def bubblewrap(self) -> Bubblewrap:
