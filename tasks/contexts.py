@@ -7,23 +7,24 @@ from dataclasses import replace
 from typing import Any
 
 from prorl_celery.agents.loop import run_agent
-from prorl_celery.errors import BadInstance, HandlerError
+from prorl_celery.errors import BadInstance
+from prorl_celery.handlers.base import MAIN, SandboxRequest
 from prorl_celery.jobs.models import FinishReason
 from prorl_celery.jobs.turns import Turn
 from prorl_celery.llm.conversation import Conversation, open_conversation
 from prorl_celery.sandbox.base import Sandbox
 from prorl_celery.tools.toolbox import Toolbox
 from tasks.backends import acquire_endpoint
-from tasks.doubt import DoubtfulSandbox
+from tasks.sandboxes import StageSandboxes
 from tasks.work import Work
 
 
 class Context:
     """Common to the stages."""
 
-    def __init__(self, work: Work, sandbox: Sandbox | None) -> None:
+    def __init__(self, work: Work, sandboxes: StageSandboxes) -> None:
         self._work = work
-        self._sandbox = None if sandbox is None else DoubtfulSandbox(sandbox, work.signal)
+        self.sandboxes = sandboxes
         self.job = work.job
         self.attempt = work.claim.attempt
         self.instance: Mapping[str, Any] = work.job.instance.data()
@@ -31,9 +32,10 @@ class Context:
 
     @property
     def sandbox(self) -> Sandbox:
-        if self._sandbox is None:
-            raise HandlerError(f"{self.job.instance.data_source} has no sandbox in this stage")
-        return self._sandbox
+        return self.sandboxes[MAIN]
+
+    def fresh_sandbox(self, request: SandboxRequest | None = None) -> Sandbox:
+        return self.sandboxes.fresh(request)
 
     def remaining_seconds(self) -> float:
         return self._work.clock.remaining_seconds
@@ -51,8 +53,8 @@ class InitStage(Context):
 class RolloutStage(Context):
     """Of rollout: what init returned, and the model."""
 
-    def __init__(self, work: Work, sandbox: Sandbox | None, init: Any) -> None:
-        super().__init__(work, sandbox)
+    def __init__(self, work: Work, sandboxes: StageSandboxes, init: Any) -> None:
+        super().__init__(work, sandboxes)
         self.init = init
         self.finish_reason: FinishReason = "stop"
         self._turns = 0
@@ -73,8 +75,9 @@ class RolloutStage(Context):
         names = self.job.agent.tools
         if names is None:
             names = tuple(self._work.handler.default_tools if tools is None else tools)
+        sandbox = self.sandbox if MAIN in self.sandboxes else None
         try:
-            return Toolbox(names, sandbox=self._sandbox, settings=self._work.process.settings, cancel=self.cancel)
+            return Toolbox(names, sandbox=sandbox, settings=self._work.process.settings, cancel=self.cancel)
         except ValueError as error:
             raise BadInstance(str(error), field="agent.tools") from error
 
@@ -97,22 +100,17 @@ class RolloutStage(Context):
         # A handler may run the agent more than once: the log is one, and its turns are counted through.
         self._work.process.store.append_turn(self._work.claim, replace(turn, index=self._turns))
         self._turns += 1
+        # Not before: a job that waits for a backend must not hold what it does not need yet.
+        self.sandboxes.start_ahead()
 
 
 class EvalStage(Context):
-    """Of eval: what the stages before returned, and fresh sandboxes."""
+    """Of eval: what the stages before returned."""
 
-    def __init__(self, work: Work, sandbox: Sandbox | None, init: Any, rollout: Any) -> None:
-        super().__init__(work, sandbox)
+    def __init__(self, work: Work, sandboxes: StageSandboxes, init: Any, rollout: Any) -> None:
+        super().__init__(work, sandboxes)
         self.init = init
         self.rollout = rollout
-
-    def fresh_sandbox(self) -> Sandbox:
-        sandbox = self._work.process.keeper.start(
-            self._work.sandbox_spec("eval"), cancel=self.cancel, timeout=self.remaining_seconds()
-        )
-        self._work.let_go(sandbox)
-        return DoubtfulSandbox(sandbox, self.cancel)
 
     def turns(self) -> list[Turn]:
         return self._work.process.store.turns(self.job.job_id)

@@ -42,6 +42,7 @@ class DoubtfulSandbox:
     def __init__(self, sandbox: Sandbox, job_signal: JobSignal) -> None:
         self._sandbox = sandbox
         self._shell = DoubtfulShell(sandbox.shell, job_signal)
+        self.stopped = False
 
     @property
     def handle(self) -> SandboxHandle:
@@ -60,3 +61,4 @@ class DoubtfulSandbox:
 
     def stop(self) -> None:
         self._sandbox.stop()
+        self.stopped = True

@@ -7,7 +7,7 @@ from typing import Any
 
 from prorl_celery.errors import EvalError
 from tasks.contexts import EvalStage
-from tasks.rollout import attach
+from tasks.sandboxes import StageSandboxes
 from tasks.work import Work, call_handler
 
 
@@ -15,11 +15,11 @@ def run(work: Work) -> None:
     """Run eval of a claim and finish its job."""
     work.clock.start()
     claim = work.claim
-    sandbox = attach(work) if work.handler.eval_uses_rollout_sandbox else None
-    if sandbox is not None:
-        # A repeated eval needs it again. Where the store did not answer, the janitor ends it.
-        work.let_go(sandbox, unless=lambda: not work.ended)
-    ctx = EvalStage(work, sandbox, work.init["handler"], work.rollout["handler"])
+    sandboxes = StageSandboxes(work, "eval", work.rollout["sandboxes"])
+    if claim.fence != work.rollout["fence"] + 1:
+        # An eval before this one may have used what was started ahead for eval.
+        sandboxes.forget_ahead()
+    ctx = EvalStage(work, sandboxes, work.init["handler"], work.rollout["handler"])
     verdict = call_handler(work.handler.eval, ctx, "eval")
     reward, resolved = _scored(verdict)
     work.process.store.finish(

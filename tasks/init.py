@@ -1,10 +1,11 @@
-"""init: wait for a place on this node, make the sandbox, let the handler make it ready, hand on to rollout."""
+"""init: wait for a place on this node, start the sandboxes, let the handler make them ready, hand on to rollout."""
 
 from __future__ import annotations
 
-from prorl_celery.jobs.messages import Message, node_queue
+from prorl_celery.jobs.messages import Message
 from prorl_celery.sandbox.client import Admission
 from tasks.contexts import InitStage
+from tasks.sandboxes import StageSandboxes
 from tasks.work import Work, call_handler
 
 HAND_BACK_SECONDS = 30.0
@@ -12,38 +13,17 @@ HAND_BACK_SECONDS = 30.0
 
 def run(work: Work) -> Message:
     """Run init of a claim; return the message of the stage that follows (or of init anew, on another node)."""
-    process, claim = work.process, work.claim
-    if not work.handler.needs_sandbox(work.job):
+    sandboxes = StageSandboxes(work, "init", {})
+    if sandboxes.from_init:
+        admission = _admitted(work)
+        if admission is None:
+            return work.process.store.hand_back(work.claim, waited_s=work.clock.waited_seconds)
+        work.ending.callback(admission.release)
         work.clock.start()
-        output = call_handler(work.handler.init, InitStage(work, None), "init")
-        return process.store.commit(
-            claim, {"sandbox": None, "handler": output}, next_stage="rollout", queue="rollout", **work.times()
-        )
-    admission = _admitted(work)
-    if admission is None:
-        return process.store.hand_back(claim, waited_s=work.clock.waited_seconds)
-    work.ending.callback(admission.release)
+        sandboxes.start(sandboxes.from_init, admission)
     work.clock.start()
-    sandbox = process.keeper.start(
-        work.sandbox_spec("rollout"),
-        cancel=work.signal,
-        timeout=work.clock.remaining_seconds,
-        admission=admission,
-    )
-    committed = False
-    work.let_go(sandbox, unless=lambda: committed)
-    output = call_handler(work.handler.init, InitStage(work, sandbox), "init")
-    message = process.store.commit(
-        claim,
-        {"sandbox": sandbox.handle.to_json(), "handler": output},
-        next_stage="rollout",
-        queue=node_queue("rollout", process.settings.node, sandbox.handle.boot),
-        node=process.settings.node,
-        sandbox=sandbox.handle.sandbox_id,
-        **work.times(),
-    )
-    committed = True
-    return message
+    output = call_handler(work.handler.init, InitStage(work, sandboxes), "init")
+    return sandboxes.commit({"handler": output}, "rollout")
 
 
 def _admitted(work: Work) -> Admission | None:

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-import logging
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, TypedDict, TypeVar, cast, get_args
 
-from prorl_celery.errors import EvalError, HandlerError, SandboxError, StageError, StoreError
-from prorl_celery.handlers.base import Handler
+from prorl_celery.errors import EvalError, HandlerError, StageError, StoreError
+from prorl_celery.handlers.base import Handler, SandboxRequest
 from prorl_celery.jobs.claims import Claim
 from prorl_celery.jobs.models import STAGES, ErrorKind, FinishReason, JobError, JobRequest, Stage
-from prorl_celery.sandbox.base import Sandbox, SandboxSpec
+from prorl_celery.sandbox.base import SandboxSpec
 from tasks.clock import StageClock
 from tasks.process import StageProcess
 from tasks.signals import JobSignal
-
-log = logging.getLogger(__name__)
 
 DAY_SECONDS = 24 * 3600.0
 TRACE_CHARACTERS = 2000
@@ -27,6 +24,10 @@ MESSAGE_CHARACTERS = 8000
 """Longest message of a job's error: an exception may quote all it was given, and every status carries it."""
 
 C = TypeVar("C")
+T = TypeVar("T")
+
+Handles = dict[str, dict[str, Any]]
+"""Live sandboxes by name, as JSON."""
 
 
 class Times(TypedDict):
@@ -37,15 +38,20 @@ class Times(TypedDict):
 
 
 class InitOutput(TypedDict):
-    """What init commits: the sandbox's handle where it made one, and what the handler returned."""
+    """What init commits: the sandboxes that live on, and what the handler returned."""
 
-    sandbox: dict[str, Any] | None
+    sandboxes: Handles
     handler: Any
 
 
 class RolloutOutput(TypedDict):
-    """What rollout commits: what the handler returned, how the agent ended, what goes into the result."""
+    """What rollout commits: the sandboxes that live on, what the handler returned, how the agent ended, what goes into
+    the result.
+    """
 
+    sandboxes: Handles
+    fence: int
+    """Of the claim that committed this."""
     handler: Any
     finish_reason: FinishReason
     artifacts: dict[str, Any]
@@ -83,29 +89,12 @@ class Work:
         """What rollout committed; for eval."""
         return cast(RolloutOutput, self.claim.rollout)
 
-    def let_go(self, sandbox: Sandbox, *, unless: Callable[[], bool] = lambda: False) -> None:
-        """When the stage has ended, end this sandbox (`unless` it is kept by then) and close our side of it.
-
-        One that would not end is left to the janitor.
-        """
-
-        def end() -> None:
-            try:
-                if not unless():
-                    sandbox.stop()
-            except SandboxError as error:
-                log.warning("sandbox %s of %s: %s", sandbox.handle.sandbox_id, self.job.job_id, error)
-            finally:
-                sandbox.close()
-
-        self.ending.callback(end)
-
     def times(self) -> Times:
         """The clock's reading as commit, finish and fail take it."""
         return {"worked_s": self.clock.worked_seconds, "waited_s": self.clock.waited_seconds}
 
-    def sandbox_spec(self, purpose: str) -> SandboxSpec:
-        """The sandbox this job gets."""
+    def sandbox_spec(self, request: SandboxRequest, purpose: str) -> SandboxSpec:
+        """What the keeper is asked for when the handler asks for this."""
         settings = self.process.settings
         limits = self.job.timeouts
         return SandboxSpec(
@@ -114,22 +103,27 @@ class Work:
             fence=self.claim.fence,
             purpose=purpose,
             kind=settings.sandbox,
-            image=self.handler.image(self.job.instance.data()),
-            memory_bytes=settings.sandbox_memory_bytes,
-            disk_bytes=settings.sandbox_disk_bytes,
+            image=request.image,
+            network=request.network,
+            binds=request.binds,
+            fakeroot=request.fakeroot,
+            kernel=request.kernel,
+            memory_bytes=request.memory_bytes or settings.sandbox_memory_bytes,
+            disk_bytes=request.disk_bytes or settings.sandbox_disk_bytes,
             processes=settings.sandbox_processes,
+            cpus=settings.sandbox_cpus,
             lifetime_seconds=limits.init + limits.rollout + limits.eval + DAY_SECONDS,
         )
 
 
-def call_handler(method: Callable[[C], Any], ctx: C, stage: Stage) -> Any:
-    """Call a handler's method; return what it returned as plain JSON.
+def asking_handler(ask: Callable[[], T], stage: Stage) -> T:
+    """What the handler's code gives.
 
-    Raises: `StageError`s and `StoreError`s as they are; what else the handler raises as `EvalError` (stage eval) or
-    `HandlerError`, with the end of its trace; `HandlerError` for what is not JSON.
+    Raises: `StageError`s and `StoreError`s as they are; what else it raises as `EvalError` (stage eval) or
+    `HandlerError`, with the end of its trace.
     """
     try:
-        value = method(ctx)
+        return ask()
     except (StageError, StoreError):
         raise
     except BaseException as error:  # `sys.exit` and asyncio's cancellation too: they would take the slot along
@@ -137,6 +131,14 @@ def call_handler(method: Callable[[C], Any], ctx: C, stage: Stage) -> Any:
         trace = "".join(traceback.format_exception(error))[-TRACE_CHARACTERS:]
         said = str(error)[:TRACE_CHARACTERS]
         raise kind(f"the handler's {stage} raised {type(error).__name__}: {said}\n{trace}") from error
+
+
+def call_handler(method: Callable[[C], Any], ctx: C, stage: Stage) -> Any:
+    """Call a handler's method for a stage; return what it returned as plain JSON.
+
+    Raises: as `asking_handler`; `HandlerError` for what is not JSON.
+    """
+    value = asking_handler(lambda: method(ctx), stage)
     try:
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:

@@ -14,20 +14,90 @@
             return {"reward": float(ctx.rollout["answer"] == ctx.instance["answer"])}
 
 The stages run in different processes. What `init` and `rollout` return must be JSON: it is stored and given to the
-next stage as `ctx.init` and `ctx.rollout`, and nothing else passes between them.
+next stage as `ctx.init` and `ctx.rollout`, and nothing else passes between them but sandboxes.
+
+Sandboxes
+    By default a job has one, `ctx.sandbox`, from the start of init to the end of rollout; the agent's tools work in
+    it. `uses_sandbox = False` (or `needs_sandbox`) says that there is none, `image` and `needs_kernel` what is in it,
+    `sandbox_request` all there is to say of it. Further ones are asked for by name:
+
+        def sandboxes(self, job):
+            return {
+                "defender": SandboxRequest(),                            # as long as the main one
+                "tests": SandboxRequest(stages=("init", "eval")),        # init fills it, rollout cannot reach it
+                "grader": SandboxRequest(image="...", stages=("eval",)), # started ahead, for eval alone
+            }
+
+    A stage opens them as `ctx.sandboxes["defender"]`. `stages` are those that may; after the last of them the sandbox
+    ends. Init starts all that init or rollout use, at the same time, and all or none. One that eval alone uses is
+    started while rollout is at work, so that eval need not wait for it; if it is lost by then, eval gets another.
+    One that eval shares with an earlier stage binds eval to the same node, and the job to that node's life.
+    To keep the main one for eval:
+
+        def sandbox_request(self, job):
+            return replace(super().sandbox_request(job), stages=("init", "rollout", "eval"))
+
+    `ctx.fresh_sandbox()` starts one more on the spot, in any stage; it ends with the stage, or with its `stop()`.
+    What a node does not allow (`PRORL_SANDBOX_NETWORKS`, `PRORL_SANDBOX_BINDS`, `PRORL_SANDBOX_FAKEROOT`) ends the job
+    with an error of kind `sandbox` that names the setting.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from prorl_celery.errors import BadInstance
-from prorl_celery.jobs.models import JobRequest
+from prorl_celery.jobs.models import STAGES, JobRequest, Stage
 from prorl_celery.jobs.turns import Turn
 from prorl_celery.sandbox.base import CancelSignal, Sandbox
 
+MAIN = "main"
+"""The name of `ctx.sandbox` among `ctx.sandboxes`."""
+
+MOST_SANDBOXES = 8
+"""Sandboxes of one job, the main one included; and fresh ones of one stage at a time. A node's memory has to do for
+so many times its slots.
+"""
+
 JSON = Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxRequest:
+    """A sandbox that a job asks for. Raises ValueError for stages that are none."""
+
+    image: str | None = None
+    """A container image; None for a sandbox with the host's programs."""
+    network: str = "none"
+    """`none`, `host` or `bridge`."""
+    binds: tuple[str, ...] = ()
+    """Folders of the host to see inside: `SOURCE:TARGET`, or `SOURCE:TARGET:rw`."""
+    fakeroot: bool = False
+    """Look like root inside."""
+    kernel: bool = False
+    """An IPython kernel, up before the sandbox counts as started."""
+    memory_bytes: int | None = None
+    """Memory of all its processes together; None for the node's `PRORL_SANDBOX_MEMORY`."""
+    disk_bytes: int | None = None
+    """Size of its workspace; None for the node's `PRORL_SANDBOX_DISK`."""
+    stages: tuple[Stage, ...] = ("init", "rollout")
+    """The stages that may use it. It ends after the last of them."""
+
+    def __post_init__(self) -> None:
+        if not self.stages or not set(self.stages) <= set(STAGES):
+            raise ValueError(f"a sandbox's stages are some of {', '.join(STAGES)}, not {self.stages!r}")
+
+    @property
+    def last_stage(self) -> Stage:
+        """After this one it ends."""
+        return max(self.stages, key=STAGES.index)
+
+    @property
+    def for_eval_alone(self) -> bool:
+        """Whether no stage before eval touches it: then eval can do with any sandbox like it, on any node."""
+        return set(self.stages) == {"eval"}
 
 
 class StageContext(Protocol):
@@ -42,6 +112,27 @@ class StageContext(Protocol):
     @property
     def cancel(self) -> CancelSignal: ...
 
+    @property
+    def sandbox(self) -> Sandbox:
+        """The main sandbox: the same as `sandboxes["main"]`."""
+        ...
+
+    @property
+    def sandboxes(self) -> Mapping[str, Sandbox]:
+        """The job's sandboxes that this stage may use, by name; each is opened when it is first asked for.
+
+        Raises: `HandlerError` for a name that is not among them, saying why; `SandboxError` when it is gone.
+        """
+        ...
+
+    def fresh_sandbox(self, request: SandboxRequest | None = None) -> Sandbox:
+        """Start a sandbox that nobody has touched; by default one like the main one. It ends with this stage, or with
+        its `stop()`. `request.stages` means nothing here.
+
+        Raises: `SandboxError`, and `HandlerError` when `MOST_SANDBOXES` such are there already.
+        """
+        ...
+
     def remaining_seconds(self) -> float:
         """Seconds of work left in this stage."""
         ...
@@ -55,20 +146,14 @@ class StageContext(Protocol):
 
 
 class InitContext(StageContext, Protocol):
-    """Init: `sandbox` is the job's new sandbox (where the handler uses one), its shell ready."""
-
-    @property
-    def sandbox(self) -> Sandbox: ...
+    """Init: the job's sandboxes are new, their shells ready."""
 
 
 class RolloutContext(StageContext, Protocol):
-    """Rollout: the same sandbox, what init returned, and the model."""
+    """Rollout: the same sandboxes, what init returned, and the model."""
 
     @property
     def init(self) -> JSON: ...
-
-    @property
-    def sandbox(self) -> Sandbox: ...
 
     def run_agent(self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[str] | None = None) -> dict[str, Any]:
         """Run the multi-turn loop to its end and return `{"finish_reason", "answer", "turns"}`.
@@ -89,15 +174,6 @@ class EvalContext(StageContext, Protocol):
     @property
     def rollout(self) -> JSON: ...
 
-    @property
-    def sandbox(self) -> Sandbox:
-        """The rollout's sandbox; only where the handler says `eval_uses_rollout_sandbox`."""
-        ...
-
-    def fresh_sandbox(self) -> Sandbox:
-        """A new sandbox that the agent never touched; ended by the stage runner when eval returns."""
-        ...
-
     def turns(self) -> list[Turn]:
         """The turn log of this attempt."""
         ...
@@ -110,10 +186,7 @@ class Handler:
     """The value of `instance["data_source"]` that this handler serves; `reasoning_gym/*` serves a family."""
 
     uses_sandbox: ClassVar[bool] = True
-    """Whether init makes a sandbox. Without one, rollout may run on any node."""
-
-    eval_uses_rollout_sandbox: ClassVar[bool] = False
-    """Keep the rollout's sandbox for eval, which then runs on the same node."""
+    """Whether jobs have a main sandbox. Where rollout has none at all, it may run on any node."""
 
     default_tools: ClassVar[tuple[str, ...]] = ("bash", "str_replace_editor", "finish")
 
@@ -127,6 +200,16 @@ class Handler:
     def image(self, instance: Mapping[str, Any]) -> str | None:
         """The container image this instance wants; None for the default sandbox."""
         return None
+
+    def sandbox_request(self, job: JobRequest) -> SandboxRequest:
+        """What the main sandbox is, where `needs_sandbox`. Called in every stage: say the same each time."""
+        return SandboxRequest(image=self.image(job.instance.data()))
+
+    def sandboxes(self, job: JobRequest) -> Mapping[str, SandboxRequest]:
+        """Further sandboxes, by name, with the main one `MOST_SANDBOXES` at most. Called in every stage: say the same
+        each time.
+        """
+        return {}
 
     def init(self, ctx: InitContext) -> JSON:
         """Make the job ready. What is returned is `ctx.init` of the later stages."""

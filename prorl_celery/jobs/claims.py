@@ -25,8 +25,8 @@ class Created:
 class Claim:
     """The right to work on one stage of a job, until the lease lapses or the claim ends. Every write carries its fence.
 
-    `init` and `rollout` are what the earlier stages of this attempt returned. `sandbox` is what the committing stage
-    said of the sandbox that lives on. `losses` counts how often the job's process was lost.
+    `init` and `rollout` are what the earlier stages of this attempt returned. `sandboxes` are those that live on, as
+    the committing stage named them. `losses` counts how often the job's process was lost.
     """
 
     job_id: str
@@ -40,7 +40,7 @@ class Claim:
     node: str = ""
     """The node that claimed."""
     process: str = ""
-    sandbox: str | None = None
+    sandboxes: tuple[str, ...] = ()
     losses: int = 0
     batch_id: str | None = None
     group_id: str | None = None

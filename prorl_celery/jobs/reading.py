@@ -118,19 +118,19 @@ class JobReader:
         width = len(LEVELS)
         return {queue: sum(numbers[i * width : (i + 1) * width]) for i, queue in enumerate(queues)}
 
-    def live_on(self, node: str) -> dict[str, tuple[int, str | None]]:
-        """Jobs that run on a node, or wait for its own queues: the fence of each one's latest claim, and its sandbox
-        where one was committed.
+    def live_on(self, node: str) -> dict[str, tuple[int, frozenset[str]]]:
+        """Jobs that run on a node, or wait for its own queues: the fence of each one's latest claim, and the sandboxes
+        that were committed for it.
         """
         with reaching_redis():
             jobs = [job.decode() for job in self._client.smembers(self.keys("on", node))]
             pipe = self._client.pipeline(transaction=False)
             for job in jobs:
-                pipe.hmget(self.keys("job", job), "fence", "sandbox")
+                pipe.hmget(self.keys("job", job), "fence", "sandboxes")
             records = pipe.execute() if jobs else []
         return {
-            job: (int(fence), sandbox.decode() if sandbox else None)
-            for job, (fence, sandbox) in zip(jobs, records, strict=True)
+            job: (int(fence), frozenset((sandboxes or b"").decode().split()))
+            for job, (fence, sandboxes) in zip(jobs, records, strict=True)
             if fence
         }
 

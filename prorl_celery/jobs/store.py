@@ -94,7 +94,7 @@ class JobStore(ResultReader):
         reply = self._run("claim", job_id, message_stage, fence, op, node, process)
         if reply is None:
             return None
-        claimed, attempt, losses, queue, sandbox, batch, group, spec, init, rollout = reply
+        claimed, attempt, losses, queue, sandboxes, batch, group, spec, init, rollout = reply
         return Claim(
             job_id=job_id,
             fence=claimed,
@@ -106,7 +106,7 @@ class JobStore(ResultReader):
             queue=queue.decode(),
             node=node,
             process=process,
-            sandbox=sandbox.decode() if sandbox else None,
+            sandboxes=tuple(sandboxes.decode().split()) if sandboxes else (),
             losses=losses,
             batch_id=batch.decode() if batch else None,
             group_id=group.decode() if group else None,
@@ -146,9 +146,12 @@ class JobStore(ResultReader):
         worked_s: float,
         waited_s: float = 0.0,
         node: str | None = None,
-        sandbox: str | None = None,
+        sandboxes: Sequence[str] = (),
+        bound: bool = True,
     ) -> Message:
         """Store what the stage returned and queue the next stage. Name `node` when `queue` is a node's own.
+
+        `sandboxes` live on for it; not `bound`: it can do without them, elsewhere too, should they be lost.
 
         Raises: `FenceLost` (also when a cancel came first: the job has then ended as cancelled), `TooLarge`,
         TypeError or ValueError when the output is not JSON.
@@ -156,7 +159,7 @@ class JobStore(ResultReader):
         blob = pack_json(output, limit_bytes=self._limit, what=f"what {claim.stage} returned", job_id=claim.job_id)
         reply = self._run(
             "commit", claim.job_id, claim.fence, next_stage, queue, blob, _ms(worked_s), _ms(waited_s), node or "",
-            sandbox or "",
+            " ".join(sandboxes), "1" if bound else "",
         )  # fmt: skip
         return self._message_or_fenced(reply, claim, "commit")
 
@@ -223,8 +226,8 @@ class JobStore(ResultReader):
         return None if reply == b"ended" else self._message_or_fenced(reply, claim, "fail")
 
     def hand_back(self, claim: Claim, *, worked_s: float = 0.0, waited_s: float) -> Message:
-        """Give the job back, uncharged, under a new fence: init and eval to their queue, rollout to init, since what
-        was begun in its sandbox cannot be begun again there.
+        """Give the job back, uncharged, under a new fence: init to its queue, rollout to init, since what was begun in
+        its sandboxes cannot be begun again there, eval to where it can be repeated.
 
         Raises: `FenceLost` (also when a cancel came first: the job has then ended as cancelled).
         """

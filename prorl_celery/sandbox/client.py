@@ -10,6 +10,8 @@ from __future__ import annotations
 import builtins
 import socket
 import time
+from collections.abc import Callable
+from types import TracebackType
 from typing import Any
 
 from prorl_celery import errors
@@ -33,6 +35,67 @@ class Admission:
     def release(self) -> None:
         """Give the place back. Idempotent; after a start that used it, the sandbox holds the place."""
         self._channel.close()
+
+
+class Starting:
+    """A start under way. The sandbox belongs to this object, and ends with it, until it is kept."""
+
+    def __init__(
+        self,
+        channel: socket.socket,
+        answer: Callable[[float], LiveSandbox],
+        deadline: float,
+        admission: Admission | None,
+    ) -> None:
+        self._channel = channel
+        self._answer = answer
+        self._deadline = deadline
+        self._admission = admission
+        self._sandbox: LiveSandbox | None = None
+        self._kept = False
+
+    def sandbox(self, within: float | None = None) -> LiveSandbox:
+        """Wait until its shell has run a first command, for `within` seconds or the start's own time; call it once.
+
+        Raises: as `KeeperClient.start`.
+        """
+        if within is not None:
+            self._deadline = min(self._deadline, time.monotonic() + within)
+        sandbox = self._answer(self._left())
+        try:
+            sandbox.shell.wait_ready(timeout=self._left())
+            first = sandbox.shell.run("true", timeout=self._left())
+            if first.exit_code != 0:
+                raise SandboxError(f"the sandbox's first command failed: {first.output!r}")
+        except BaseException:
+            sandbox.close()
+            raise
+        self._sandbox = sandbox
+        return sandbox
+
+    def keep(self) -> None:
+        """It stays when this is closed; the admission's place is its own now. Raises `KeeperLost`."""
+        _send(self._channel, {"op": "keep"})
+        self._kept = True
+        if self._admission is not None:
+            self._admission.release()
+
+    def close(self) -> None:
+        """End the sandbox, started or not, unless it was kept. Idempotent."""
+        self._channel.close()
+        if self._sandbox is not None and not self._kept:
+            self._sandbox.close()
+
+    def __enter__(self) -> Starting:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _left(self) -> float:
+        return max(0.0, self._deadline - time.monotonic())
 
 
 class KeeperClient:
@@ -81,29 +144,32 @@ class KeeperClient:
         Raises: `SandboxUnavailable`, `SandboxError` (a time-out too), `KeeperLost`, and what the cancel signal raises.
         Whatever it raises, nothing is left behind.
         """
-        deadline = time.monotonic() + timeout
+        with self.begin(spec, cancel=cancel, timeout=timeout, admission=admission) as starting:
+            sandbox = starting.sandbox()
+            starting.keep()
+        return sandbox
+
+    def begin(
+        self, spec: SandboxSpec, *, cancel: CancelSignal, timeout: float, admission: Admission | None = None
+    ) -> Starting:
+        """Begin to start a sandbox, and do not wait for it. Raises: `KeeperLost`, `SandboxError`."""
         message = {"op": "start", "spec": spec.to_json(), "timeout": timeout}
         if admission is not None:
             message["admission"] = admission.admission_id
-        with self._connect() as channel:
-            try:
-                _send(channel, message)
-            except ValueError as error:
-                raise SandboxError(f"the sandbox's specification is too long: {error}") from error
-            reply, descriptors = self._reply(channel, cancel, timeout)
-            sandbox = self._open(reply, descriptors, cancel)
-            try:
-                sandbox.shell.wait_ready(timeout=max(0.0, deadline - time.monotonic()))
-                first = sandbox.shell.run("true", timeout=max(0.0, deadline - time.monotonic()))
-                if first.exit_code != 0:
-                    raise SandboxError(f"the sandbox's first command failed: {first.output!r}")
-                _send(channel, {"op": "keep"})
-            except BaseException:
-                sandbox.close()
-                raise
-        if admission is not None:
-            admission.release()
-        return sandbox
+        channel = self._connect()
+        try:
+            _send(channel, message)
+        except ValueError as error:
+            channel.close()
+            raise SandboxError(f"the sandbox's specification is too long: {error}") from error
+        except KeeperLost:
+            channel.close()
+            raise
+
+        def answer(seconds: float) -> LiveSandbox:
+            return self._open(*self._reply(channel, cancel, seconds), cancel)
+
+        return Starting(channel, answer, time.monotonic() + timeout, admission)
 
     def attach(self, handle: SandboxHandle, *, cancel: CancelSignal, timeout: float = 10.0) -> LiveSandbox:
         """Open a live sandbox that another process started.

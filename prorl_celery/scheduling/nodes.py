@@ -61,6 +61,11 @@ class NodeRegistry:
         """Whether init could make a sandbox on another node right now (a record's `room` is above 0)."""
         return any(record["node"] != node and record.get("room") for record in self.nodes())
 
+    def works_on(self, stage: str, node: str, boot: str) -> bool:
+        """Whether a node has a live process of this stage."""
+        mine = (record for record in self.nodes() if (record["node"], record["boot"]) == (node, boot))
+        return any(process["stage"] == stage for record in mine for process in record["processes"])
+
 
 def _member(node: str, boot: str) -> str:
     return f"{node} {boot}"

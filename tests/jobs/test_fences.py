@@ -110,11 +110,13 @@ def test_waiting_and_work_are_charged_to_their_stages(store: JobStore) -> None:
 def test_a_job_on_a_nodes_queue_is_live_there(store: JobStore) -> None:
     init = claim(store, submit(store))
     assert set(store.live_on("n1")) == {"a"}
-    message = store.commit(init, {}, next_stage="rollout", queue="rollout.n1.b1", worked_s=0, node="n1", sandbox="box")
+    message = store.commit(
+        init, {}, next_stage="rollout", queue="rollout.n1.b1", worked_s=0, node="n1", sandboxes=["box"]
+    )
     assert set(store.live_on("n1")) == {"a"}
     assert store.queue_depths(["rollout.n1.b1", "rollout"]) == {"rollout.n1.b1": 1, "rollout": 0}
     rollout = claim(store, message)
-    assert (rollout.sandbox, rollout.boot) == ("box", "b1")
+    assert (rollout.sandboxes, rollout.boot) == (("box",), "b1")
     store.commit(rollout, {}, next_stage="eval", queue="eval", worked_s=0)
     assert store.live_on("n1") == {}
 

@@ -208,10 +208,58 @@ def test_jobs_that_wait_for_a_dead_node_start_over_uncharged(store: JobStore, ei
 
 def test_an_eval_bound_to_a_node_that_died_under_it_starts_over(store: JobStore, either_client: redis.Redis) -> None:
     rollout = to_rollout(store)
-    message = store.commit(rollout, {}, next_stage="eval", queue="eval.n1.b1", worked_s=0, node="n1")
+    message = store.commit(rollout, {}, next_stage="eval", queue="eval.n1.b1", worked_s=0, node="n1", sandboxes=["s"])
     claim(store, message)
     lapse(either_client, "a")
     assert [m.stage for m in store.sweep().messages] == ["init"]
+
+
+def eval_on_a_node(store: JobStore, *, bound: bool) -> Message:
+    """The message of a job's eval, on a node that lives."""
+    return store.commit(
+        to_rollout(store), {"answer": "x"}, next_stage="eval", queue="eval.n1.b1", worked_s=0, node="n1",
+        sandboxes=["kept", "ahead"], bound=bound,
+    )  # fmt: skip
+
+
+def test_an_eval_that_can_do_without_its_sandboxes_leaves_a_node_that_died(
+    store: JobStore, either_client: redis.Redis
+) -> None:
+    nodes = NodeRegistry(either_client, Settings())
+    nodes.beat({"node": "n1", "boot": "b1"})
+    eval_on_a_node(store, bound=False)
+    assert store.live_on("n1") == {"a": (2, frozenset({"kept", "ahead"}))}
+    age(either_client, store, 60)
+    assert store.sweep().messages == []
+    nodes.remove("n1", "b1")
+    (again,) = store.sweep().messages
+    assert (again.stage, again.queue) == ("eval", "eval")
+    assert store.live_on("n1") == {}
+    got = claim(store, again, node="n2")
+    assert (got.rollout, got.attempt, got.sandboxes) == ({"answer": "x"}, 1, ())
+
+
+@pytest.mark.parametrize("bound", [True, False])
+def test_a_lost_eval_goes_back_to_its_sandboxes_only_if_it_needs_them(
+    store: JobStore, either_client: redis.Redis, bound: bool
+) -> None:
+    NodeRegistry(either_client, Settings()).beat({"node": "n1", "boot": "b1"})
+    claim(store, eval_on_a_node(store, bound=bound))
+    lapse(either_client, "a")
+    (again,) = store.sweep().messages
+    assert (again.stage, again.queue) == ("eval", "eval.n1.b1" if bound else "eval")
+    assert claim(store, again).sandboxes == (("kept", "ahead") if bound else ())
+
+
+@pytest.mark.parametrize("bound", [True, False])
+def test_an_eval_that_is_handed_back_goes_to_its_sandboxes_only_if_it_needs_them(
+    store: JobStore, either_client: redis.Redis, bound: bool
+) -> None:
+    NodeRegistry(either_client, Settings()).beat({"node": "n1", "boot": "b1"})
+    again = store.hand_back(claim(store, eval_on_a_node(store, bound=bound)), waited_s=0)
+    assert (again.stage, again.queue) == ("eval", "eval.n1.b1" if bound else "eval")
+    got = claim(store, again)
+    assert (got.attempt, got.sandboxes) == (1, ("kept", "ahead") if bound else ())
 
 
 def test_one_process_leads_until_it_stops_asking(make_store: Callable[..., JobStore]) -> None:

@@ -64,7 +64,7 @@ def swept(keeper: Keeper, redis_store: JobStore, redis_settings: Settings) -> Ca
 def to_node(store: JobStore, init: Claim, sandbox: str) -> Claim:
     return claim(
         store,
-        store.commit(init, {}, next_stage="rollout", queue=QUEUE, node="n1", sandbox=sandbox, worked_s=0),
+        store.commit(init, {}, next_stage="rollout", queue=QUEUE, node="n1", sandboxes=[sandbox], worked_s=0),
     )
 
 
@@ -74,7 +74,7 @@ def test_a_jobs_sandbox_stays_from_its_start_to_the_end_of_rollout(
     init = claim(redis_store, submit(redis_store))
     name = keeper.start(init)
     assert swept() == {name}
-    message = redis_store.commit(init, {}, next_stage="rollout", queue=QUEUE, node="n1", sandbox=name, worked_s=0)
+    message = redis_store.commit(init, {}, next_stage="rollout", queue=QUEUE, node="n1", sandboxes=[name], worked_s=0)
     assert swept() == {name}
     rollout = claim(redis_store, message)
     assert swept() == {name}

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from prorl_celery.errors import EvalError, SandboxError
-from prorl_celery.handlers.base import Handler
-from prorl_celery.jobs.models import JobStatus
+from prorl_celery.handlers.base import Handler, SandboxRequest
+from prorl_celery.jobs.models import STAGES, JobRequest, JobStatus
 from prorl_celery.sandbox.client import KeeperClient
 from prorl_celery.testing.keeper import KeeperProcess
 from tasks.process import StageProcess
@@ -30,10 +31,12 @@ class ScoredWhereItRan(Handler):
     """Leaves a file in rollout; eval fails the first time it looks at it."""
 
     data_source = "kept"
-    eval_uses_rollout_sandbox = True
 
     def __init__(self) -> None:
         self.rolled = self.scored = 0
+
+    def sandbox_request(self, job: JobRequest) -> SandboxRequest:
+        return replace(super().sandbox_request(job), stages=STAGES)
 
     def rollout(self, ctx: Any) -> Any:
         self.rolled += 1
@@ -72,6 +75,6 @@ def test_a_sandbox_whose_start_takes_all_the_stages_time_is_a_time_out_of_the_st
         process.deadlines.stop()  # the deadline's thread is late
         raise SandboxError(f"no shell within {timeout} s")
 
-    monkeypatch.setattr(keeper, "start", start)
+    monkeypatch.setattr(keeper, "begin", start)
     status = drive(SlowStart(), timeouts={"init": 1e-6})
     assert (status.state, status.stage) == ("timed_out", "init")

@@ -65,11 +65,11 @@ class Janitor:
             log.error("sandbox %s would not end: %s", name, error)
 
 
-def _wanted(sandbox: dict[str, Any], job: tuple[int, str | None] | None) -> bool:
-    """Whether a live job may still use this sandbox: the one that its record names, and those that its latest claim
+def _wanted(sandbox: dict[str, Any], job: tuple[int, frozenset[str]] | None) -> bool:
+    """Whether a live job may still use this sandbox: those that its record names, and those that its latest claim
     made. Not those of an earlier claim of the same attempt: they may hold the places that init waits for.
     """
     if job is None:
         return False
     fence, committed = job
-    return bool(sandbox["sandbox_id"] == committed or sandbox["fence"] == fence)
+    return bool(sandbox["sandbox_id"] in committed or sandbox["fence"] == fence)

@@ -7,7 +7,7 @@ arg 4  id of this delivery: a replay answers as the first run did
 arg 5  node that claims
 arg 6  process that claims
 
-Returns {fence, attempt, losses, queue, sandbox, batch, group, spec, init, rollout} (nil or false where there is none),
+Returns {fence, attempt, losses, queue, sandboxes, batch, group, spec, init, rollout} (nil or false where there is none),
         or false when the message is of the past.
 Writes  job:<id>, leases, index:*, queued:*, passed, on:<node>
 ]]
@@ -34,7 +34,7 @@ if not replay then
   call('ZADD', key('leases'), int(now + LEASE), lease(job))
   tell(job, 'running ' .. stage)
 end
-local more = call('HMGET', job.key, 'sandbox', 'group')
+local more = call('HMGET', job.key, 'sandboxes', 'group')
 local data = call('HMGET', key('data', id), 'spec', 'init', 'rollout')
 return {job.fence, tonumber(job.attempt), tonumber(job.losses or 0), job.queue, more[1], job.batch, more[2], data[1],
   data[2], data[3]}

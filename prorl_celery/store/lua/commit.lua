@@ -8,7 +8,8 @@ arg 5  the output (blob)
 arg 6  worked, ms
 arg 7  waited, ms: added to the stage's time in queues
 arg 8  node whose queue that is, or ''
-arg 9  the sandbox that lives on, or ''
+arg 9  the sandboxes that live on, with blanks between, or ''
+arg 10 '1' when the next stage needs what was done in them, else ''
 
 Returns {stage, queue, id, fence, priority} for the message, 'fenced', or 'cancelled' (ended in this call).
 Writes  job:<id>, data:<id>, index:*, leases, queued:*, queues, seq, on:*; what ends a job when it is cancelled
@@ -24,6 +25,7 @@ if job.cancel then
   return 'cancelled'
 end
 call('HSET', key('data', job.id), job.stage, arg(5))
-if arg(9) == '' then call('HDEL', job.key, 'sandbox') else call('HSET', job.key, 'sandbox', arg(9)) end
+call('HDEL', job.key, 'sandboxes', 'bound')
+if arg(9) ~= '' then call('HSET', job.key, 'sandboxes', arg(9), 'bound', arg(10)) end
 let_go(job)
 return requeue(job, 'commit', arg(3), arg(4), arg(8))

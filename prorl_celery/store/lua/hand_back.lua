@@ -1,4 +1,4 @@
---[[ Give a claimed job back, uncharged, under a new fence: init and eval to their queue, rollout to init.
+--[[ Give a claimed job back, uncharged, under a new fence: init to its queue, rollout to init, eval to where it can be.
 
 arg 1  job id
 arg 2  fence of the claim
@@ -18,11 +18,14 @@ if job.cancel then
   conclude_cancelled(job, 'cancel')
   return 'cancelled'
 end
+local claimed = lease(job)
+local message
 if job.stage == 'rollout' then
-  local message = start_over(job, 'hand_back', false)
-  call('ZREM', key('leases'), lease(job))
-  return message
+  message = start_over(job, 'hand_back', false)
+elseif job.stage == 'eval' then
+  message = repeat_eval(job, 'hand_back', false)
+else
+  message = requeue(job, 'hand_back', 'init', 'init', '')
 end
-let_go(job)
-local shared = job.queue == job.stage
-return requeue(job, 'hand_back', job.stage, job.queue, shared and '' or job.on or '')
+call('ZREM', key('leases'), claimed)
+return message

@@ -25,7 +25,7 @@ local now = tonumber(server_time[1]) * 1000 + math.floor(tonumber(server_time[2]
 local NOW = int(now)
 
 local FIELDS = {'state', 'stage', 'fence', 'last', 'op', 'attempt', 'max', 'prio', 'level', 'queue', 'seq', 'since',
-  'on', 'backend', 'held', 'log', 'rf', 'cancel', 'batch', 'tags', 'losses'}
+  'on', 'backend', 'held', 'log', 'rf', 'cancel', 'batch', 'tags', 'losses', 'bound'}
 
 -- The job's record, or nil. A tombstone counts as none.
 local function load(id)
@@ -131,7 +131,7 @@ local function start_over(job, step, charged)
   release_backend(job)
   if charged then call('HINCRBY', job.key, 'attempt', 1) end
   call('HSET', job.key, 'rf', '0')
-  call('HDEL', job.key, 'sandbox')
+  call('HDEL', job.key, 'sandboxes', 'bound')
   call('HDEL', key('data', job.id), 'init', 'rollout')
   return requeue(job, step, 'init', 'init', '')
 end
@@ -154,7 +154,7 @@ local function conclude(job, step, state, reason, more)
   place(job, '')
   call('HSET', job.key, 'state', state, 'reason', reason, 'finished', NOW, 'since', NOW, 'active', NOW,
     'fence', int(job.fence), 'last', step .. ':' .. int(job.fence), unpack(more))
-  call('HDEL', job.key, 'sandbox', 'op', 'process')
+  call('HDEL', job.key, 'sandboxes', 'bound', 'op', 'process')
   call('HDEL', key('data', job.id), 'init')
   if job.log ~= job.rf then
     call('DEL', key('turns', job.id))
@@ -193,15 +193,24 @@ local function reader(queue)
   return seen and tonumber(seen) > now and 'alive' or 'gone'
 end
 
+-- Queue an eval anew: where the sandboxes are that it needs, over from init when they are gone, anywhere when it needs
+-- none. What was started ahead for it may have been used by now, and is of no more use.
+local function repeat_eval(job, step, charged)
+  local who = job.bound == '1' and reader(job.queue)
+  if who == 'gone' then return start_over(job, step, charged) end
+  release_backend(job)
+  if charged then call('HINCRBY', job.key, 'attempt', 1) end
+  if who then return requeue(job, step, 'eval', job.queue, job.on or '') end
+  call('HDEL', job.key, 'sandboxes', 'bound')
+  return requeue(job, step, 'eval', 'eval', '')
+end
+
 -- What to do with a job whose attempt failed and may do better: a message's parts, or nil when it has ended. Not
 -- `charged` means that the job was not at fault. Eval is repeated alone while what it needs is there.
 local function try_again_or_end(job, step, charged, state, reason, err)
   if not charged or tonumber(job.attempt) < tonumber(job.max) then
-    local who = reader(job.queue)
-    if job.stage ~= 'eval' or who == 'gone' then return start_over(job, step, charged) end
-    release_backend(job)
-    if charged then call('HINCRBY', job.key, 'attempt', 1) end
-    return requeue(job, step, 'eval', job.queue, who == 'alive' and job.on or '')
+    if job.stage ~= 'eval' then return start_over(job, step, charged) end
+    return repeat_eval(job, step, charged)
   end
   conclude(job, step, state, reason, {'error', err})
   return nil

@@ -38,8 +38,9 @@ local function abandon(queue, level)
       else
         dequeue(job)
         job.fence = job.fence + 1
-        -- The sandbox went with the node, so even a job that waits for eval starts over; no fault of its own.
-        messages[#messages + 1] = start_over(job, 'sweep', false)
+        -- No fault of its own. Its sandboxes went with the node, so an eval that needs them starts over as well.
+        local again = job.stage == 'eval' and repeat_eval or start_over
+        messages[#messages + 1] = again(job, 'sweep', false)
       end
     end
   end
