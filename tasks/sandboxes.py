@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 from prorl_celery.errors import HandlerError, SandboxError
@@ -91,11 +92,12 @@ class StageSandboxes(Mapping[str, Sandbox]):
         with ExitStack() as giving_up:
             starting: dict[str, Starting] = {}
             for name in names:
-                started = self._begin(name, None if starting else admission)
-                starting[name] = giving_up.enter_context(started)
-            live = {name: start.sandbox() for name, start in starting.items()}
-            for name, sandbox in live.items():
-                self._own(name, sandbox)
+                starting[name] = giving_up.enter_context(self._begin(name, None if starting else admission))
+            for name, start in starting.items():
+                with _named(name):
+                    sandbox = start.sandbox()
+                self._handles[name] = sandbox.handle
+                self._open[name] = DoubtfulSandbox(sandbox, self._work.signal)
             for start in starting.values():
                 start.keep()
 
@@ -133,15 +135,15 @@ class StageSandboxes(Mapping[str, Sandbox]):
             raise HandlerError(f"{MOST_SANDBOXES} fresh sandboxes are there already; stop one before the next")
         work = self._work
         if request is None:
-            request = asking_handler(lambda: work.handler.sandbox_request(work.job), self._stage)
+            main = asking_handler(lambda: work.handler.sandbox_request(work.job), self._stage)
+            request = replace(main, kernel=False)
         sandbox = DoubtfulSandbox(self._started(request, "fresh"), work.signal)
         self._fresh.append(sandbox)
         return sandbox
 
     def forget_ahead(self) -> None:
         """Use nothing that was started ahead for eval."""
-        for name in [name for name in self._handles if self._requests[name].for_eval_alone]:
-            del self._handles[name]
+        self._handles = {name: handle for name, handle in self._handles.items() if self._bound_to(name)}
 
     def commit(self, output: dict[str, Any], next_stage: Stage) -> Message:
         """Store what this stage made and queue the next one: on this node where sandboxes live on for it.
@@ -159,7 +161,7 @@ class StageSandboxes(Mapping[str, Sandbox]):
             queue=next_stage if boot is None else node_queue(next_stage, node, boot),
             node=None if boot is None else node,
             sandboxes=[handle.sandbox_id for handle in living.values()],
-            bound=any(not self._requests[name].for_eval_alone for name in living),
+            bound=any(self._bound_to(name) for name in living),
             **work.times(),
         )
         self._handed_on = True
@@ -178,7 +180,8 @@ class StageSandboxes(Mapping[str, Sandbox]):
                 log.info("sandbox %r of %s was lost before eval: %s", name, self._work.job.job_id, error)
         if not request.for_eval_alone:
             raise HandlerError(f"init started no sandbox {name!r}: `sandboxes` must say the same in every stage")
-        sandbox = self._started(request, "further")
+        with _named(name):
+            sandbox = self._started(request, "further")
         self._handles[name] = sandbox.handle
         return sandbox
 
@@ -193,19 +196,20 @@ class StageSandboxes(Mapping[str, Sandbox]):
         timeout = work.clock.remaining_seconds
         return work.process.keeper.start(work.sandbox_spec(request, purpose), cancel=work.signal, timeout=timeout)
 
-    def _own(self, name: str, sandbox: LiveSandbox) -> None:
-        self._handles[name] = sandbox.handle
-        self._open[name] = DoubtfulSandbox(sandbox, self._work.signal)
-
     def _lives_on(self, name: str) -> bool:
         request = self._requests.get(name)
         return request is not None and STAGES.index(request.last_stage) > STAGES.index(self._stage)
+
+    def _bound_to(self, name: str) -> bool:
+        """Whether nothing else can stand for this one: what an earlier stage did in it counts."""
+        request = self._requests.get(name)
+        return request is not None and not request.for_eval_alone
 
     def _stays(self, name: str) -> bool:
         if self._stage != "eval":
             return self._handed_on and self._lives_on(name)
         # A repeated eval needs it again. Where the store did not answer, the janitor ends it.
-        return not self._work.ended and not self._requests[name].for_eval_alone
+        return not self._work.ended and self._bound_to(name)
 
     def _end(self) -> None:
         """End what does not stay, close the rest. One that would not end is left to the janitor."""
@@ -220,3 +224,14 @@ class StageSandboxes(Mapping[str, Sandbox]):
                 self._work.process.keeper.stop(sandbox_id)
             except SandboxError as error:
                 log.warning("sandbox %s of %s: %s", sandbox_id, self._work.job.job_id, error)
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Say in an error which of the job's sandboxes it is about, where it has several."""
+    try:
+        yield
+    except SandboxError as error:
+        if name == MAIN:
+            raise
+        raise type(error)(f"the sandbox {name!r}: {error}") from error

@@ -126,8 +126,8 @@ class StageContext(Protocol):
         ...
 
     def fresh_sandbox(self, request: SandboxRequest | None = None) -> Sandbox:
-        """Start a sandbox that nobody has touched; by default one like the main one. It ends with this stage, or with
-        its `stop()`. `request.stages` means nothing here.
+        """Start a sandbox that nobody has touched; by default one like the main one, but without a kernel. It ends
+        with this stage, or with its `stop()`. `request.stages` means nothing here.
 
         Raises: `SandboxError`, and `HandlerError` when `MOST_SANDBOXES` such are there already.
         """
