@@ -1,13 +1,14 @@
 """Folders that belong to a process while it lives, so that whoever finds one can tell whether it is still anybody's.
 
 The sign is a lock on the folder. It ends with its process, however that ends, and with the machine. A folder made by
-`make` is locked before it has its name: one of that name without a lock is nobody's, however young.
+`make` is locked before it has its name, `prorl-WHAT-UID-...`: one so named without a lock is nobody's, however young.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import re
 import secrets
 import select
 import shutil
@@ -44,15 +45,15 @@ class OwnFolder:
         self.close()
 
 
-def make(place: Path, prefix: str, *, mode: int = 0o700) -> OwnFolder:
-    """A fresh folder `place/prefix...` that is ours until we close it or end. Raises `OSError`."""
+def make(place: Path, what: str, *, mode: int = 0o700) -> OwnFolder:
+    """A fresh folder in `place` that is ours until we close it or end; `what` is a word. Raises `OSError`."""
     path = Path(tempfile.mkdtemp(prefix=UNNAMED, dir=place))
     try:
         lock = take(path)
         if lock is None:
             raise BlockingIOError(f"{path} was locked as soon as it was made")
         path.chmod(mode)
-        named = path.rename(place / f"{prefix}{secrets.token_hex(4)}")
+        named = path.rename(place / f"prorl-{what}-{os.geteuid()}-{secrets.token_hex(4)}")
     except OSError:
         shutil.rmtree(path, ignore_errors=True)
         raise
@@ -92,34 +93,50 @@ def hold(path: Path, patience: float) -> int | None:
             select.poll().poll(ASK_AGAIN_SECONDS * 1000)
 
 
-def belongs_to_nobody(path: Path) -> bool:
-    """Whether a folder of this user's is there and no process holds it."""
+def made(place: Path) -> Iterator[Path]:
+    """The folders in `place` that processes of this user made by `make`; those without their name once it is too late
+    for one.
+    """
+    form = re.compile(rf"prorl-[a-z]+-{os.geteuid()}-[0-9a-f]{{8}}")
+    for path in own_folders(place):
+        if form.fullmatch(path.name) or (path.name.startswith(UNNAMED) and age(path) > UNNAMED_SECONDS):
+            yield path
+
+
+def own_folders(place: Path) -> Iterator[Path]:
+    """The folders of this user's in `place`, links left out; none where it cannot be read."""
     try:
-        if not is_own(path):
-            return False
-        lock = take(path)
+        paths = list(place.iterdir())
     except OSError:
-        return False
-    if lock is None:
-        return False
-    os.close(lock)
-    return True
-
-
-def is_own(path: Path) -> bool:
-    """Whether a path is a folder of this user's itself, not a link to one. Raises `OSError` where there is nothing."""
-    found = path.lstat()
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-
-
-def unnamed(place: Path) -> Iterator[Path]:
-    """Folders of this user's in `place` whose maker was killed before it could name them."""
-    for path in place.glob(f"{UNNAMED}*"):
+        return
+    for path in paths:
         try:
-            if is_own(path) and time.time() - path.lstat().st_mtime > UNNAMED_SECONDS:
-                yield path
+            found = path.lstat()
         except OSError:
             continue
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
+            yield path
+
+
+def is_held(path: Path) -> bool:
+    """Whether a process holds a folder's lock; also where it cannot be told."""
+    try:
+        lock = take(path)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    if lock is not None:
+        os.close(lock)
+    return lock is None
+
+
+def age(path: Path) -> float:
+    """Seconds since anything was made or removed in a folder; 0 where it is gone."""
+    try:
+        return time.time() - path.lstat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _is_still(path: Path, lock: int) -> bool:

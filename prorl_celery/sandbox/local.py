@@ -27,7 +27,7 @@ def local_launch(spec: SandboxSpec, *, nonce: str, user: User | None, share: Pat
         argv=init,
         env={
             **environment(spec, path="/usr/local/bin:/usr/bin:/bin", home=str(work)),
-            owner.VARIABLE: owner.label(),
+            owner.VARIABLE: f"{owner.label()}:{nonce}",
         },
         user=user,
         cwd=str(work),

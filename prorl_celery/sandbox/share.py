@@ -18,8 +18,6 @@ from prorl_celery.sandbox.launch import User
 from prorl_celery.settings import Settings
 
 COPIED_FROM_ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "ssl/certs", "mime.types", "localtime")
-PREFIX = "prorl-share-"
-"""What the directories are called, before the uid of their keeper."""
 ETC_FILES = {
     "passwd": "root:x:0:0:root:/root:/bin/bash\nagent:x:1000:1000:agent:/home/agent:/bin/bash\n"
     "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
@@ -47,7 +45,7 @@ class Share:
             name = user.name if user else "the sandbox user"
             tried = ", ".join(map(str, places(settings)))
             raise SandboxUnavailable(f"{name} can reach none of {tried}: set PRORL_RUN_DIR or TMPDIR")
-        self._folder = folders.make(place, f"{PREFIX}{os.getuid()}-", mode=0o755)
+        self._folder = folders.make(place, "share", mode=0o755)
         self.path = self._folder.path
 
     def close(self) -> None:

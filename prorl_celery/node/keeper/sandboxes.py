@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import secrets
 import time
@@ -23,9 +24,9 @@ from prorl_celery.sandbox.launch import Launch, User, check_spec, choose_kind, s
 from prorl_celery.sandbox.share import Share
 from prorl_celery.settings import Settings
 
+log = logging.getLogger(__name__)
+
 REAP_SECONDS = 1.0
-STUCK_KILLS = 5
-"""A sandbox still there after this many kills, a second apart, counts as leaked (and is killed on)."""
 
 
 class Entry:
@@ -43,6 +44,8 @@ class Entry:
         self.ending = False
         self.lifetime: Timer | None = None
         self.when_gone: list[Callable[[], None]] = []
+        self.when_stuck: list[Callable[[], None]] = []
+        self.stuck = False
         self.handle: SandboxHandle | None = None
 
     def listed(self) -> dict[str, Any]:
@@ -56,6 +59,7 @@ class Entry:
             "kind": self.kind,
             "pid": self.process.pid if self.process else None,
             "age_s": round(time.monotonic() - self.started_at, 3),
+            "stuck": self.stuck,
         }
 
 
@@ -77,6 +81,8 @@ class Sandboxes:
         self._share: Share | None = None
         self.starts = 0
         self.stops = 0
+        self.leaked = 0
+        """Sandboxes that would not end when they were told to, counted once each. They are killed on."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -87,9 +93,9 @@ class Sandboxes:
         return sum(entry.spec.purpose == "rollout" for entry in self._entries.values())
 
     @property
-    def leaked(self) -> int:
-        """Sandboxes that would not end."""
-        return sum(e.process is not None and e.process.kills > STUCK_KILLS for e in self._entries.values())
+    def stuck(self) -> int:
+        """Sandboxes that would not end until now."""
+        return sum(entry.stuck for entry in self._entries.values())
 
     def get(self, sandbox_id: str) -> Entry | None:
         """A live sandbox; None when it is gone or going."""
@@ -127,15 +133,24 @@ class Sandboxes:
         entry.lifetime = self._loop.after(spec.lifetime_seconds, lambda: self.stop(entry.sandbox_id))
         return entry
 
-    def stop(self, sandbox_id: str, when_gone: Callable[[], None] | None = None) -> None:
-        """End a sandbox; `when_gone` is called when it is, at once if it is gone already."""
+    def stop(
+        self,
+        sandbox_id: str,
+        when_gone: Callable[[], None] = lambda: None,
+        when_stuck: Callable[[], None] = lambda: None,
+    ) -> None:
+        """End a sandbox; `when_gone` is called when it is, `when_stuck` when it would not (it is tried on): at once
+        where it is so already.
+        """
         entry = self._entries.get(sandbox_id)
         if entry is None:
-            if when_gone is not None:
-                when_gone()
+            when_gone()
             return
-        if when_gone is not None:
-            entry.when_gone.append(when_gone)
+        if entry.stuck:
+            when_stuck()
+            return
+        entry.when_gone.append(when_gone)
+        entry.when_stuck.append(when_stuck)
         if entry.ending:
             return
         entry.ending = True
@@ -227,7 +242,23 @@ class Sandboxes:
             boot=self._boot,
             workdir=launch.workdir,
         )
-        entry.process = SandboxProcess(launch, self._loop, lambda: self._gone(entry), inner_pidfd=inner_pidfd)
+        entry.process = SandboxProcess(
+            launch,
+            self._loop,
+            ended=lambda: self._gone(entry),
+            stuck=lambda: self._is_stuck(entry),
+            inner_pidfd=inner_pidfd,
+        )
+
+    def _is_stuck(self, entry: Entry) -> None:
+        """It would not end: count it, and let another have its place. Only so many, or they would fill the machine."""
+        entry.stuck = True
+        self.leaked += 1
+        log.error("sandbox %s of %s would not end; it is tried on", entry.sandbox_id, entry.spec.job_id)
+        if self.stuck <= self._admissions.limit:
+            self._admissions.sandbox_gone(entry.sandbox_id)
+        for call in entry.when_stuck:
+            call()
 
     def _gone(self, entry: Entry) -> None:
         if self._entries.pop(entry.sandbox_id, None) is None:
