@@ -25,8 +25,14 @@ GOALS: dict[str, tuple[str, float]] = {
     "redis_commands_per_job_100": ("<=", 60),
     "redis_commands_per_job_10000": ("<=", 60),
     "overlap_efficiency": (">=", 0.9),
-    "bash_bwrap_ms_median": ("<", 1.0),
-    "swerex_over_ours": (">=", 50),
+    "bash_bwrap_ms_median": ("<=", 0.3),
+    "ratio_to_raw_pty": ("<=", 3),
+    "swerex_over_ours": (">=", 300),
+    "tmux_over_ours": (">=", 2000),
+    "output_10mb_s": ("<", 0.5),
+    "output_10mb_rss_mb": ("<=", 40),
+    "kernel_over_bare": ("<=", 1.5),
+    "warm_first_cell_ms": ("<", 50),
     "toy_rollouts_per_s_64": (">=", 20),
     "toy_cpu_s_per_rollout": ("<=", 0.06),
     "toy_added_turn_ms_1": ("<", 10),
@@ -42,6 +48,19 @@ class BenchFailed(ProrlError):
     """A benchmark could not be carried through; the message says what was seen."""
 
 
+FAILURES = (ProrlError, OSError, TimeoutError, RuntimeError)
+"""What ends a part of a benchmark and not the whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Figures that belong side by side; the first column names what a row is about."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[float | str | None]]
+
+
 @dataclass(slots=True)
 class Report:
     """Figures of one benchmark. `runs`: how often the repeated ones were taken; `failed`: jobs and parts."""
@@ -51,17 +70,22 @@ class Report:
     failed: int = 0
     figures: dict[str, float] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
+    tables: list[Table] = field(default_factory=list)
 
     def part(self, what: str, names: Sequence[str], take: Callable[[Report], None]) -> None:
         """Take some figures; when that fails, each of `names` that was not taken is absent with the reason."""
         click.echo(f"{self.name}: {what} ...", err=True)
         try:
             take(self)
-        except (ProrlError, OSError, TimeoutError, RuntimeError) as error:
-            self.failed += 1
-            reason = f"{type(error).__name__}: {error}"
-            click.echo(f"{self.name}: {what} failed: {reason}", err=True)
-            self.lack(names, reason)
+        except FAILURES as error:
+            self.lack(names, self.count_failure(what, error))
+
+    def count_failure(self, what: str, error: BaseException) -> str:
+        """Count a part that failed, tell it, and return the reason as the report has it."""
+        self.failed += 1
+        reason = f"{type(error).__name__}: {error}"
+        click.echo(f"{self.name}: {what} failed: {reason}", err=True)
+        return reason
 
     def lack(self, names: Sequence[str], reason: str) -> None:
         """Say why these figures are not there; those that are stay."""
@@ -72,6 +96,7 @@ class Report:
         self.failed += other.failed
         self.figures.update(other.figures)
         self.absent.update(other.absent)
+        self.tables += other.tables
 
     def as_json(self) -> dict[str, Any]:
         """The object that `--json` prints."""
@@ -82,14 +107,26 @@ class Report:
             "failed": self.failed,
             "figures": {name: rounded(value) for name, value in self.figures.items()},
             "absent": self.absent,
+            "tables": [
+                {"title": table.title, "rows": [dict(zip(table.columns, row, strict=True)) for row in table.rows]}
+                for table in self.tables
+            ],
         }
 
     def show(self) -> None:
-        """Print the table."""
+        """Print the tables, that of the figures last."""
+        for table in self.tables:
+            cells = [[_cell(value) for value in row] for row in table.rows]
+            print_table(table.columns, cells, title=table.title, numbers=True)
+            click.echo()
         rows = [(name, f"{rounded(value):g}", *_judged(name, value)) for name, value in self.figures.items()]
         rows += [(name, "absent", "", reason) for name, reason in self.absent.items()]
         title = f"{self.name}: medians of {self.runs} runs where repeated; failed: {self.failed}"
         print_table(("figure", "value", "goal", ""), rows, title=title)
+
+
+def _cell(value: float | str | None) -> str | None:
+    return value if value is None or isinstance(value, str) else f"{rounded(value):g}"
 
 
 def _judged(name: str, value: float) -> tuple[str, str]:

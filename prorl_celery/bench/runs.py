@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from prorl_celery.bench import crowd, noops, overlap, peers, shells, toy
+from prorl_celery.bench import crowd, noops, overlap, toy
 from prorl_celery.bench.report import Report
 from prorl_celery.bench.service import bench_service
 from prorl_celery.bench.sizes import Sizes
+from prorl_celery.bench.tools import tools
 
 
 def pipeline(sizes: Sizes) -> Report:
@@ -17,24 +18,6 @@ def pipeline(sizes: Sizes) -> Report:
     report.part("starting a service, the toy job", toy.FIGURES, lambda r: _toy(r, sizes))
     report.part("overlap of three stages", overlap.FIGURES, lambda r: overlap.overlap(r, sizes))
     report.part(f"{sizes.crowd} rollouts at once", crowd.FIGURES, lambda r: crowd.crowd(r, sizes))
-    return report
-
-
-def tools(sizes: Sizes) -> Report:
-    """What an agent's commands cost."""
-    report = Report("tools", 1)
-    with shells.keeper_settings() as settings:
-        report.part("bash in bubblewrap", shells.BWRAP_FIGURES, lambda r: shells.bwrap(r, settings, sizes))
-        report.part("bash on a bare pty", peers.RAW_FIGURES, lambda r: peers.raw_pty(r, sizes))
-        if (lack := peers.lacks_swerex()) is None:
-            report.part("SWE-ReX", peers.SWEREX_FIGURES, lambda r: peers.swerex(r, sizes))
-        else:
-            report.lack(peers.SWEREX_FIGURES, lack)
-        if (lack := shells.lacks_singularity()) is None:
-            take = lambda r: shells.in_singularity(r, settings, sizes)  # noqa: E731
-            report.part("bash in singularity", shells.SINGULARITY_FIGURES, take)
-        else:
-            report.lack(shells.SINGULARITY_FIGURES, lack)
     return report
 
 

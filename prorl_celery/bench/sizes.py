@@ -29,8 +29,22 @@ class Sizes:
     crowd_model_s: float = 1.0
 
     commands: int = 1000
+    """How often `true` through each terminal that is held open; other commands a fifth of it."""
+    subprocess_commands: int = 100
+    container_commands: int = 20
+    """One container for each command."""
     swerex_commands: int = 50
+    tmux_commands: int = 8
+    slow_output_s: float = 60.0
+    """How long SWE-ReX and tmux may take for ten megabytes; 0: they are not given any."""
     starts: int = 20
+    at_once: int = 16
+    bursts: int = 3
+    """How often so many sandboxes at once."""
+    cells: int = 300
+    gateway_cells: int = 50
+    first_cells: int = 10
+    """Kernels of which the first cell is timed."""
 
 
 FULL = Sizes()
@@ -45,7 +59,15 @@ QUICK = Sizes(
     cancels=16,
     crowd_turns=15,
     commands=300,
+    subprocess_commands=30,
+    container_commands=5,
     swerex_commands=10,
+    tmux_commands=2,
+    slow_output_s=0.0,
     starts=5,
+    bursts=1,
+    cells=100,
+    gateway_cells=20,
+    first_cells=3,
 )
 """For a look: rough figures within two minutes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 import click
@@ -24,6 +25,8 @@ def bench(name: str, as_json: bool, quick: bool) -> None:
     from prorl_celery.bench.runs import run
     from prorl_celery.bench.sizes import FULL, QUICK
 
+    # As an interrupt does: whatever was started is ended, and its folders are removed, on the way out.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     report = run(name, QUICK if quick else FULL)
     if as_json:
         print_json(report.as_json())

@@ -20,8 +20,13 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2 if is_terminal() else None, ensure_ascii=False))
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str | None = None) -> None:
-    """A table in a terminal; else a line of column names and a line per row, tab-separated."""
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str | None = None, numbers: bool = False
+) -> None:
+    """A table in a terminal; else a line of column names and a line per row, tab-separated.
+
+    `numbers`: all columns but the first hold numbers, whose points stand below each other.
+    """
     cells = [["-" if cell is None else str(cell) for cell in row] for row in rows]
     if not is_terminal():
         if title:
@@ -33,10 +38,21 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(*columns, title=title, title_justify="left")
+    if numbers:
+        words, *columns_of_numbers = zip(*cells, strict=True)
+        cells = [list(row) for row in zip(words, *map(_aligned, columns_of_numbers), strict=True)]
+    table = Table(title=title, title_justify="left")
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if numbers and index else "left")
     for row in cells:
         table.add_row(*(Text(cell) for cell in row))  # Text: what a job says is no markup
     Console().print(table)
+
+
+def _aligned(numbers: Sequence[str]) -> list[str]:
+    """Numbers of one column, with blanks for the decimals that others have more of."""
+    decimals = [len(number.partition(".")[2]) + ("." in number) for number in numbers]
+    return [number + " " * (max(decimals) - count) for number, count in zip(numbers, decimals, strict=True)]
 
 
 def seconds(value: float | None) -> str:

@@ -27,11 +27,11 @@ def die_with_parent(parent_pid: int, signum: signal.Signals = signal.SIGKILL) ->
         os._exit(1)
 
 
-def adopt_orphans() -> None:
-    """Make orphaned descendants ours, so that nothing of a dead child can escape a clean stop. Raises
+def adopt_orphans(adopt: bool = True) -> None:
+    """Make orphaned descendants ours, so that nothing of a dead child can escape a clean stop; or no more. Raises
     `OSError`.
     """
-    _call(_PR_SET_CHILD_SUBREAPER, 1)
+    _call(_PR_SET_CHILD_SUBREAPER, int(adopt))
 
 
 def name_process(name: str) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from prorl_celery.bench import crowd, noops, overlap, peers, shells, toy
+from prorl_celery.bench import crowd, noops, overlap, toy
 from prorl_celery.bench.processes import tree
 from prorl_celery.bench.report import BenchFailed
-from prorl_celery.bench.runs import pipeline, tools
+from prorl_celery.bench.runs import pipeline
 from prorl_celery.bench.service import bench_service, jobs_of
 from prorl_celery.bench.sizes import Sizes
 
@@ -27,17 +27,6 @@ def test_the_pipeline_benchmarks_take_all_their_figures(tiny: Sizes):
     assert report.figures["toy_cpu_s_per_rollout"] > 0
     assert report.figures["cancel_to_abort_ms_p99"] > 0
     json.dumps(report.as_json(), allow_nan=False)
-
-
-def test_the_tools_benchmarks_take_what_this_machine_can(tiny: Sizes):
-    report = tools(tiny)
-    assert report.failed == 0
-    assert set(shells.BWRAP_FIGURES + peers.RAW_FIGURES) <= set(report.figures)
-    for figures, lack in (
-        (peers.SWEREX_FIGURES, peers.lacks_swerex()),
-        (shells.SINGULARITY_FIGURES, shells.lacks_singularity()),
-    ):
-        assert all(name in (report.absent if lack else report.figures) for name in figures)
 
 
 def test_jobs_that_fail_are_counted_and_a_run_too_slow_ends():

@@ -1,0 +1,62 @@
+"""The benchmark of the tools: sandbox starts, commands by each way, kernels; in this order, on one keeper."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+
+from prorl_celery.bench.report import Report
+from prorl_celery.bench.sizes import Sizes
+from prorl_celery.bench.tools import floor, ours, subprocesses, table
+from prorl_celery.bench.tools.starts import starts
+from prorl_celery.bench.tools.swerex import lacks_swerex, swerex
+from prorl_celery.bench.tools.tmux import lacks_tmux, tmux
+from prorl_celery.bench.tools.ways import COMMANDS, Opening, Row, in_turns
+
+Ways = Sequence[tuple[Row, Opening]]
+
+
+def tools(sizes: Sizes) -> Report:
+    """All of it. Leaves nothing behind."""
+    report = Report("tools", 1)
+    with ours.place() as place, tempfile.TemporaryDirectory(prefix="prorl-bench-empty-") as empty:
+        starts(report, place, sizes)
+        table.commands(report, _commands(report, place, empty, sizes))
+    return report
+
+
+def _commands(report: Report, place: ours.Place, empty: str, sizes: Sizes) -> list[Row]:
+    """A row for each way: terminals held open, in turns; a process for each command; others' sessions."""
+    rows: list[Row] = []
+
+    def take(
+        what: str, ways: Sequence[tuple[Row, Opening]], count: int, rarer: int = 0, *, output: bool = True
+    ) -> None:
+        rows.extend(row for row, _ in ways)
+        counts = {command: rarer or count for command in COMMANDS} | {"true": count}
+        report.part(what, (), lambda r: in_turns(r, ways, counts, output=output))
+
+    def ours_in(kind: str) -> tuple[Row, Opening]:
+        row = Row(f"bash_{kind}", f"ours, {kind}", lacks=place.lacks.get(kind))
+        return row, lambda: ours.bash(place.keeper, place.specs[kind])
+
+    bare: tuple[Row, Opening] = (Row("raw_pty", "raw pty"), partial(floor.raw_pty, empty))
+    terminals = [*map(ours_in, ("bwrap", "singularity", "local")), bare]
+    take("terminals held open, in turns", terminals, sizes.commands, sizes.commands // 5)
+
+    processes: list[tuple[Row, Opening]] = [
+        (Row("subprocess", "bash -c"), partial(subprocesses.on_the_host, empty)),
+        (Row("subprocess_bwrap", "bwrap bash -c"), partial(subprocesses.in_bwrap, empty)),
+    ]
+    take("a process for each command", processes, sizes.subprocess_commands)
+    container = Row("subprocess_singularity", "singularity exec", lacks=place.lacks.get("singularity"))
+    opening: Opening = lambda: subprocesses.in_singularity(place.specs["singularity"].image or "", place.user)  # noqa: E731
+    take("a container for each command", [(container, opening)], sizes.container_commands)
+
+    rows.append(session := Row("swerex", "SWE-ReX", lacks=lacks_swerex()))
+    if session.lacks is None:
+        report.part("SWE-ReX", (), lambda _: swerex(session, sizes.swerex_commands, sizes.slow_output_s))
+    pane = Row("tmux", "tmux", lacks=lacks_tmux())
+    take("tmux", [(pane, partial(tmux, empty))], sizes.tmux_commands, output=sizes.slow_output_s > 0)
+    return rows

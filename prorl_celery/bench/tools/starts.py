@@ -1,0 +1,72 @@
+"""From asking for a sandbox until its shell has run a first command: one at a time, and many at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from prorl_celery.bench.report import Report, Table, median, percentile
+from prorl_celery.bench.sizes import Sizes
+from prorl_celery.bench.tools.ours import START_SECONDS, Place
+from prorl_celery.sandbox.base import SandboxSpec
+from prorl_celery.sandbox.waiting import NeverCancelled
+from prorl_celery.testing.keeper import KeeperProcess
+
+KINDS = ("bwrap", "singularity")
+
+
+def starts(report: Report, place: Place, sizes: Sizes) -> None:
+    """Start sandboxes of each kind: some one by one, then so many together, a few times."""
+    columns = ["kind", "alone", "p95", f"{sizes.at_once} at once", "p95 of those", "the last of them"]
+    table = Table("From asking for a sandbox to the end of a first command, ms", columns, lines := [])
+    for kind in KINDS:
+        figures = [f"sandbox_start_ms_{kind}", f"sandbox_start_ms_{kind}_{sizes.at_once}"]
+        if kind in place.lacks:
+            report.lack(figures, place.lacks[kind])
+            continue
+
+        def take(report: Report, kind: str = kind) -> None:
+            lines.append([kind, *_take(report, place.keeper, kind, place.specs[kind], sizes)])
+
+        report.part(f"starts in {kind}", figures, take)
+    report.tables.append(table)
+
+
+def _take(report: Report, keeper: KeeperProcess, kind: str, spec: SandboxSpec, sizes: Sizes) -> list[float]:
+    _start(keeper, spec, threading.Barrier(1))  # the keeper tries a kind out before its first
+    alone = [_start(keeper, spec, threading.Barrier(1)) for _ in range(sizes.starts)]
+    bursts = [_burst(keeper, spec, sizes.at_once) for _ in range(sizes.bursts)]
+    together = [took for burst in bursts for took in burst]
+    report.figures[f"sandbox_start_ms_{kind}"] = median(alone)
+    report.figures[f"sandbox_start_ms_{kind}_{sizes.at_once}"] = median(together)
+    lasts = median([max(burst) for burst in bursts])
+    return [median(alone), percentile(alone, 95), median(together), percentile(together, 95), lasts]
+
+
+def _burst(keeper: KeeperProcess, spec: SandboxSpec, count: int) -> list[float]:
+    together = threading.Barrier(count)
+    with ThreadPoolExecutor(count) as pool:
+        jobs = [pool.submit(_start, keeper, spec, together) for _ in range(count)]
+    for error in filter(None, (job.exception() for job in jobs)):
+        if not isinstance(error, threading.BrokenBarrierError):  # that one failed since another had
+            raise error
+    return [job.result() for job in jobs]
+
+
+def _start(keeper: KeeperProcess, spec: SandboxSpec, together: threading.Barrier) -> float:
+    """One start, begun when all of them begin; the sandbox lives until all have started."""
+    with NeverCancelled() as never:
+        together.wait(START_SECONDS)
+        began = time.perf_counter()
+        try:
+            sandbox = keeper.client.start(spec, cancel=never, timeout=START_SECONDS)
+        except BaseException:
+            together.abort()
+            raise
+        took = (time.perf_counter() - began) * 1000
+        try:
+            together.wait(2 * START_SECONDS)
+        finally:
+            sandbox.stop()
+    return took
