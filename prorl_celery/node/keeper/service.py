@@ -6,11 +6,11 @@ import logging
 import os
 import socket
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from prorl_celery.errors import KeeperLost, SandboxError
 from prorl_celery.node.keeper.admission import Admissions
+from prorl_celery.node.keeper.listener import Listener
 from prorl_celery.node.keeper.loop import Loop
 from prorl_celery.node.keeper.sandboxes import Entry, Sandboxes
 from prorl_celery.sandbox import wire
@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 
 PAGE = 200
 """Sandboxes in one packet of a listing."""
-BACKLOG = 1024
+START_GRACE_SECONDS = 5.0
+"""A start that is not done this long after its client's time-out is given up here: the client may be wedged."""
 LONGEST_ADMISSION_SECONDS = 3600.0
 
 
@@ -112,15 +113,11 @@ class Service:
             "attach": self._attach,
             "stop": self._stop,
         }
-        self._path = wire.keeper_socket(settings)
-        self._listener = _listen(self._path)
-        loop.watch(self._listener.fileno(), self._accept)
+        self._listener = Listener(wire.keeper_socket(settings), loop, lambda channel: Connection(self, channel))
 
     def close(self) -> None:
         """Stop listening and begin to end every sandbox."""
-        self.loop.unwatch(self._listener.fileno())
         self._listener.close()
-        self._path.unlink(missing_ok=True)
         self.sandboxes.stop_all()
 
     def serve(self, connection: Connection, message: dict[str, Any]) -> None:
@@ -129,15 +126,6 @@ class Service:
         if operation is None:
             raise SandboxError(f"the keeper knows no {message['op']!r}")
         operation(connection, message)
-
-    def _accept(self) -> None:
-        try:
-            channel, _ = self._listener.accept()
-        except OSError as error:  # out of descriptors, or the client has gone
-            log.warning("a connection could not be taken: %s", error)
-            return
-        channel.setblocking(False)
-        Connection(self, channel)
 
     def _status(self, connection: Connection, message: dict[str, Any]) -> None:
         connection.send(
@@ -154,6 +142,7 @@ class Service:
                 "attaches": self.attaches,
                 "stops": self.sandboxes.stops,
                 "leaked": self.sandboxes.leaked,
+                "stuck": self.sandboxes.stuck,
             }
         )
 
@@ -166,7 +155,7 @@ class Service:
     def _admit(self, connection: Connection, message: dict[str, Any]) -> None:
         if connection.admission is not None:
             raise SandboxError("this connection holds an admission already")
-        timeout = min(float(message["timeout"]), LONGEST_ADMISSION_SECONDS)
+        timeout = min(_seconds(message["timeout"]), LONGEST_ADMISSION_SECONDS)
 
         def answer(admission: str, admitted: bool) -> None:
             connection.admission = admission if admitted else None
@@ -186,13 +175,17 @@ class Service:
             connection.close()
             return
 
+        timeout = _seconds(message["timeout"])
+
         def started(entry: Entry, error: SandboxError | None) -> None:
+            overdue.cancel()
             if error is not None:
                 connection.starting = None
                 connection.fail(error)
             else:
                 self._give(connection, entry)
 
+        overdue = self.loop.after(timeout + START_GRACE_SECONDS, connection.close)
         entry = self.sandboxes.start(spec, message.get("admission"), started)
         connection.starting = entry.sandbox_id
 
@@ -219,14 +212,19 @@ class Service:
         )
 
     def _stop(self, connection: Connection, message: dict[str, Any]) -> None:
-        self.sandboxes.stop(str(message["sandbox_id"]), lambda: connection.send({"ok": True}))
+        """Answer when it is gone; with `wait` false, when its end has begun."""
+        sandbox_id = str(message["sandbox_id"])
+        if message.get("wait", True):
+            would_not = SandboxError(f"the sandbox {sandbox_id} would not end; the keeper goes on trying")
+            self.sandboxes.stop(sandbox_id, lambda: connection.send({"ok": True}), lambda: connection.fail(would_not))
+        else:
+            self.sandboxes.stop(sandbox_id)
+            connection.send({"ok": True})
 
 
-def _listen(path: Path) -> socket.socket:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.parent.chmod(0o700)
-    path.unlink(missing_ok=True)
-    listener = wire.new_socket()
-    listener.bind(str(path))
-    listener.listen(BACKLOG)
-    return listener
+def _seconds(value: Any) -> float:
+    """A time-out of a client's: a number that a heap of timers can order."""
+    seconds = float(value)
+    if not seconds >= 0:
+        raise ValueError(f"{seconds} is no time-out")
+    return seconds
