@@ -17,11 +17,15 @@
      |   |- MachineUnfit             this machine cannot run it; the message says what is missing and what helps
      |   |- ModelNotPrepared         it could not be installed or converted
      |   '- ModelServerFailed        its server did not start, or answered nonsense
+     |- ImageError                   an image could not be built, pulled or removed
+     |   |- ImageNotFound            no repository has it, or none that lets us in
+     |   '- DiskFull                 the images' disk is full; what is complete stays
      '- StageError                   a stage of a job failed; carries the `kind` that the API reports
          |- BadInstance              bad_instance: the task's data cannot be run
          |- HandlerError             handler: the handler's own code raised
          |- SandboxError             sandbox: a sandbox could not be started, entered or kept
          |   |- SandboxUnavailable   the machine cannot run this kind of sandbox at all
+         |   |- BadImage             the image to start from is missing, out of reach, incomplete or another machine's
          |   '- KeeperLost           the node's keeper is gone, and its sandboxes with it
          |- ToolError                tool: a tool broke (not: a command that failed, which is an observation)
          |- BackendError             backend: an inference backend failed, answered nonsense, or none came in time
@@ -128,6 +132,18 @@ class ModelServerFailed(ModelError):
     """The model's server did not start in time, ended, or answered nonsense."""
 
 
+class ImageError(ProrlError):
+    """An image could not be built, pulled or removed; the message names it and what helps."""
+
+
+class ImageNotFound(ImageError, LookupError):
+    """No repository has the image, or none that lets us in: trying again would not help."""
+
+
+class DiskFull(ImageError):
+    """There is no room for the image where images are kept. Those that are complete stay."""
+
+
 class StageError(ProrlError):
     """A stage of a job failed.
 
@@ -170,6 +186,12 @@ class SandboxError(StageError):
 
 class SandboxUnavailable(SandboxError):
     """This machine cannot run that kind of sandbox; the message says what is missing."""
+
+    retryable = False
+
+
+class BadImage(SandboxError):
+    """No sandbox can start from the image on this machine; the message says why and what would help."""
 
     retryable = False
 
