@@ -113,6 +113,42 @@ class Shell(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellResult:
+    """What a cell of code came to.
+
+    `output` holds what it printed and showed, an error with its trace, and what is no text by kind and size; head and
+    tail when it was cut. `ok` says that it ran to its end without an error.
+    """
+
+    output: str
+    ok: bool
+    duration_s: float
+    timed_out: bool = False
+    omitted_bytes: int = 0
+    kernel_ended: int | None = None
+    """The kernel ended with this cell, or had to be ended: how, as a shell's exit code. Another stands in its place:
+    variables and imports are gone."""
+    kernel_lost: int | None = None
+    """The kernel had ended before this cell, which ran in a fresh one: how, as a shell's exit code."""
+
+
+class Kernel(Protocol):
+    """A persistent IPython kernel inside a sandbox."""
+
+    def run(self, code: str, *, timeout: float) -> CellResult:
+        """Run one cell to its end or its time-out (interrupt, then kill and another kernel).
+
+        Raises: `SandboxError` when the sandbox is gone or no kernel starts, what `CancelSignal.raise_if_set` raises on
+        cancel.
+        """
+        ...
+
+    def restart(self) -> None:
+        """A fresh kernel in place of this one. Raises as `run`."""
+        ...
+
+
 class Files(Protocol):
     """File operations that happen inside the sandbox, so that a planted symlink reaches nothing of the host."""
 
@@ -138,6 +174,10 @@ class Sandbox(Protocol):
     def shell(self) -> Shell: ...
     @property
     def files(self) -> Files: ...
+    @property
+    def kernel(self) -> Kernel:
+        """Connected to at the first use. Raises: `SandboxError`, when the sandbox was started without one too."""
+        ...
 
     def close(self) -> None:
         """Close this process's descriptors. The sandbox lives on."""

@@ -32,6 +32,10 @@ class CappedOutput:
                 del self._tail[:over]
                 self._dropped += over
 
+    def skip(self, count: int) -> None:
+        """Count bytes that somebody else left out here, where they would not have been kept."""
+        self._dropped += count
+
     @property
     def omitted_bytes(self) -> int:
         """How many bytes between head and tail were not kept."""
