@@ -138,6 +138,17 @@ class Settings:
     sandbox_cpus: float = setting(
         0.0, help="CPU share of one sandbox in cores, where cgroups allow a limit; 0 is none.", minimum=0.0
     )
+    sandbox_cgroups: str = setting(
+        "auto",
+        help="auto: a control group for each sandbox where this node allows it; off: none.",
+        choices=("auto", "off"),
+    )
+    spare_sandboxes: int = setting(
+        4,
+        help="Most sandboxes kept ready before they are asked for, of the kinds asked for lately.",
+        minimum=0,
+        maximum=256,
+    )
     sandbox_networks: tuple[str, ...] = setting(
         ("none",), help="Networks that handlers may give a sandbox: none, host, bridge, separated by commas."
     )

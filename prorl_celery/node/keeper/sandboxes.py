@@ -16,6 +16,7 @@ from prorl_celery.node.keeper.admission import Admissions
 from prorl_celery.node.keeper.loop import Loop, Timer
 from prorl_celery.node.keeper.orphans import reap_strangers
 from prorl_celery.node.keeper.process import SandboxProcess
+from prorl_celery.node.keeper.spares import SPARE, Spares
 from prorl_celery.node.keeper.work import ChildWork
 from prorl_celery.sandbox import local, singularity
 from prorl_celery.sandbox.base import SandboxHandle, SandboxSpec
@@ -79,6 +80,9 @@ class Sandboxes:
         self._bubblewrap: Bubblewrap | SandboxUnavailable | None = None
         self._singularity: singularity.Singularity | None = None
         self._share: Share | None = None
+        self.spares = Spares(
+            settings.spare_sandboxes, loop, lambda spec, started: self.start(spec, None, started), self.stop
+        )
         self.starts = 0
         self.stops = 0
         self.leaked = 0
@@ -86,6 +90,11 @@ class Sandboxes:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    @property
+    def live(self) -> list[Entry]:
+        """Those that belong to somebody, oldest first."""
+        return [entry for entry in self._entries.values() if entry.spec.purpose != SPARE]
 
     @property
     def rollout_live(self) -> int:
@@ -103,7 +112,7 @@ class Sandboxes:
         return None if entry is None or entry.ending or entry.process is None else entry
 
     def entries(self) -> list[Entry]:
-        """Oldest first."""
+        """All of them, spares too."""
         return list(self._entries.values())
 
     def start(self, spec: SandboxSpec, admission: str | None, started: Started) -> Entry:
@@ -113,11 +122,15 @@ class Sandboxes:
         """
         check_spec(spec)
         kind = choose_kind(spec, self._settings, has_singularity=lambda: singularity.command() is not None)
-        entry = Entry(f"s{next(self._numbers)}-{secrets.token_hex(3)}", spec, kind, secrets.token_hex(6))
+        spare = self.spares.take(spec) if kind == "bubblewrap" and spec.purpose != SPARE else None
+        entry = spare or Entry(f"s{next(self._numbers)}-{secrets.token_hex(3)}", spec, kind, secrets.token_hex(6))
         self._entries[entry.sandbox_id] = entry
         if spec.purpose == "rollout":
             self._admissions.use(admission, entry.sandbox_id)
-        self.starts += 1
+        self.starts += spec.purpose != SPARE
+        if spare is not None:
+            self._hand_over(spare, spec, started)
+            return spare
         try:
             if kind == "singularity":
                 self._start_instance(entry, started)
@@ -154,13 +167,14 @@ class Sandboxes:
         if entry.ending:
             return
         entry.ending = True
-        self.stops += 1
+        self.stops += entry.spec.purpose != SPARE
         # A start that is still in its child ends when the child does: killing it could orphan half an instance.
         if entry.process is not None:
             entry.process.kill()
 
     def stop_all(self) -> None:
         """Begin to end every sandbox."""
+        self.spares.close()
         for entry in self.entries():
             self.stop(entry.sandbox_id)
 
@@ -170,6 +184,17 @@ class Sandboxes:
             self._singularity.close()
         if self._share is not None:
             self._share.close()
+
+    def _hand_over(self, spare: Entry, spec: SandboxSpec, started: Started) -> None:
+        """Make a spare what was asked for: its life begins now."""
+        # Its place in the order of those with an owner is that of its taking, as pages of a listing rely on it.
+        self._entries[spare.sandbox_id] = self._entries.pop(spare.sandbox_id)
+        spare.spec = spec
+        spare.started_at = time.monotonic()
+        if spare.lifetime is not None:
+            spare.lifetime.cancel()
+        spare.lifetime = self._loop.after(spec.lifetime_seconds, lambda: self.stop(spare.sandbox_id))
+        self._loop.after(0.0, lambda: started(spare, None))
 
     def _launch(self, entry: Entry) -> Launch:
         if entry.kind == "local":
@@ -263,6 +288,7 @@ class Sandboxes:
     def _gone(self, entry: Entry) -> None:
         if self._entries.pop(entry.sandbox_id, None) is None:
             return
+        self.spares.gone(entry)
         if entry.lifetime is not None:
             entry.lifetime.cancel()
         if entry.launch is not None and entry.kind == "local":

@@ -133,7 +133,9 @@ class Service:
                 "ok": True,
                 "boot": self.boot,
                 "pid": os.getpid(),
-                "live": len(self.sandboxes),
+                "live": len(self.sandboxes.live),
+                "spares": len(self.sandboxes.spares),
+                "spares_taken": self.sandboxes.spares.taken,
                 "rollout_live": self.sandboxes.rollout_live,
                 "admitted": self.admissions.admitted,
                 "waiting": self.admissions.waiting,
@@ -148,7 +150,7 @@ class Service:
 
     def _list(self, connection: Connection, message: dict[str, Any]) -> None:
         after = int(message.get("after", 0))
-        entries = self.sandboxes.entries()
+        entries = self.sandboxes.live
         page = [entry.listed() for entry in entries[after : after + PAGE]]
         connection.send({"ok": True, "sandboxes": page, "more": after + PAGE < len(entries)})
 

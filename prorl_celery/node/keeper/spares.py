@@ -1,0 +1,117 @@
+"""Spare sandboxes: a few are started while nobody waits, and handed out to whoever asks for one of that kind.
+
+A kind is a specification without its owner. What was asked for lately is expected to be asked for again: the spares
+to have are of the kinds of the last few starts, as many of each, leaving out a kind that was asked for only once. A
+spare is started when no start has come for a moment, one at a time, and ends when nobody has taken it for a while.
+
+It was never used: its shell's first prompt still waits in its terminal, and its life begins when it is taken. Until
+then it is nobody's: it holds no place, and no listing shows it.
+
+Only bubblewrap's: an instance of Singularity is named after its job when it starts.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from prorl_celery.errors import SandboxError
+from prorl_celery.node.keeper.loop import Loop, Timer
+from prorl_celery.sandbox.base import SandboxSpec
+
+if TYPE_CHECKING:
+    from prorl_celery.node.keeper.sandboxes import Entry, Started
+
+log = logging.getLogger(__name__)
+
+SPARE = "spare"
+"""The purpose of a sandbox that nobody has taken."""
+
+QUIET_SECONDS = 0.1
+"""How long no start must have come before a spare is started: those that are waited for need the processor."""
+
+IDLE_SECONDS = 600.0
+"""A spare that nobody takes for so long ends, and gives its memory back."""
+
+LATELY = 64
+"""Starts that are looked back on for whether a kind is asked for again."""
+
+
+class Spares:
+    """Up to `most` of them. `start` and `stop` are those of `Sandboxes`."""
+
+    def __init__(
+        self, most: int, loop: Loop, start: Callable[[SandboxSpec, Started], Entry], stop: Callable[[str], None]
+    ) -> None:
+        self._most = most
+        self._loop = loop
+        self._start = start
+        self._stop = stop
+        self._lately: deque[SandboxSpec] = deque(maxlen=LATELY)
+        self._wanted: deque[SandboxSpec] = deque(maxlen=most)
+        self._starting: list[Entry] = []
+        self._ready: list[Entry] = []
+        self._timer: Timer | None = None
+        self.taken = 0
+
+    def __len__(self) -> int:
+        return len(self._ready)
+
+    def take(self, spec: SandboxSpec) -> Entry | None:
+        """A spare of the kind that a start asks for, the oldest; it is the asker's now. None where there is none."""
+        kind = _kind_of(spec)
+        if kind in self._lately:
+            self._wanted.append(kind)
+        self._lately.append(kind)
+        self._wait_for_quiet()
+        entry = next((e for e in self._ready if e.spec == kind and not e.ending), None)
+        if entry is not None:
+            self.gone(entry)
+            self.taken += 1
+        return entry
+
+    def gone(self, entry: Entry) -> None:
+        """A sandbox is no spare any more, if it was one."""
+        self._starting = [other for other in self._starting if other is not entry]
+        self._ready = [other for other in self._ready if other is not entry]
+
+    def close(self) -> None:
+        """Start no more."""
+        self._wanted.clear()
+
+    def _wait_for_quiet(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.after(QUIET_SECONDS, self._refill)
+
+    def _refill(self) -> None:
+        """Start one that is missing, in the place of one that is not wanted any more where all places are taken."""
+        entries = self._starting + self._ready
+        have = [entry.spec for entry in entries]
+        missing = next((kind for kind in self._wanted if have.count(kind) < self._wanted.count(kind)), None)
+        if missing is None:
+            return
+        if len(entries) >= self._most:
+            unwanted = next(entry for entry in entries if have.count(entry.spec) > self._wanted.count(entry.spec))
+            self.gone(unwanted)
+            self._stop(unwanted.sandbox_id)
+        try:
+            self._starting.append(self._start(missing, self._started))
+        except SandboxError as error:
+            log.warning("a spare sandbox could not be started: %s", error)
+
+    def _started(self, entry: Entry, error: SandboxError | None) -> None:
+        if error is not None:
+            log.warning("a spare sandbox could not be started: %s", error)
+        elif entry in self._starting:
+            self._starting.remove(entry)
+            self._ready.append(entry)
+            self._wait_for_quiet()
+
+
+def _kind_of(spec: SandboxSpec) -> SandboxSpec:
+    """The specification as a spare of its kind has it."""
+    return replace(spec, job_id=SPARE, attempt=0, fence=0, purpose=SPARE, lifetime_seconds=IDLE_SECONDS)
