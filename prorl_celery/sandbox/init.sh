@@ -1,7 +1,7 @@
 # The first process of a sandbox: keeps the agent's terminal alive and works on files for the worker outside.
 #
 # Given:  $1 nonce, $2 descriptor of the control channel, $3 working directory, $4 most processes,
-#         $5 address space of one process (KiB), $6 what `killall` may reach: "all" where a pid namespace holds
+#         $5 most data of one process (KiB), $6 what `killall` may reach: "all" where a pid namespace holds
 #         nothing but the sandbox, else "terminal", $7 set-up lines of the agent's shell (shellrc.sh).
 # Gives:  an interactive shell on the controlling terminal, again and again; answers on the control channel.
 #
@@ -11,7 +11,7 @@
 #
 # Requests are lines `ID OPERATION ARGUMENT...`, arguments in printf %b form; answers are bytes, then NUL ID CODE
 # newline. ID is random and fresh, so that no file's contents can end an answer.
-nonce=$1 control=$2 work=$3 processes=$4 memory_kib=$5 reach=$6 setup=$7 loop_pid=
+nonce=$1 control=$2 work=$3 processes=$4 data_kib=$5 reach=$6 setup=$7 loop_pid=
 [[ $control == 3 ]] || eval "exec 3<&$control $control>&-"
 exec 2>/dev/null
 umask 022
@@ -38,7 +38,7 @@ tend() {
     trap - INT QUIT TERM
     ulimit -c 0
     ulimit -Sn 4096
-    [[ $memory_kib == 0 ]] || ulimit -v "$memory_kib"
+    [[ $data_kib == 0 ]] || ulimit -d "$data_kib"
     [[ $processes == 0 ]] || ulimit -u "$processes"
     exec bash -m -c "$loop" prorl-shell "$nonce" "$work" "$setup"
   ) &

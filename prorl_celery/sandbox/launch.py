@@ -17,6 +17,7 @@ from importlib.resources import files
 from prorl_celery.errors import SandboxError, SandboxUnavailable
 from prorl_celery.sandbox import owner
 from prorl_celery.sandbox.base import SandboxSpec
+from prorl_celery.sandbox.limits import data_kib
 from prorl_celery.settings import Settings
 
 CONTROL = "{control}"
@@ -132,7 +133,7 @@ def init_argv(spec: SandboxSpec, *, nonce: str, workdir: str, isolated: bool, pr
     """bash on `init.sh`, as text: the sandbox need not see any file of ours."""
     return (
         "bash", "--noprofile", "--norc", "-m", "-c", _script("init.sh"), owner.label(),
-        nonce, CONTROL, workdir, str(processes), str(spec.memory_bytes >> 10),
+        nonce, CONTROL, workdir, str(processes), str(data_kib(spec)),
         "all" if isolated else "terminal", _script("shellrc.sh"),
     )  # fmt: skip
 

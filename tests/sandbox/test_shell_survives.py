@@ -167,11 +167,10 @@ def test_a_fork_bomb_is_bounded_and_the_session_comes_back(start):
     pytest.fail("the shell did not come back from a fork bomb")
 
 
-def test_process_and_memory_limits_hold(start):
-    sandbox = start(processes=20, memory_bytes=256 << 20)
+def test_the_limit_of_processes_holds(start):
+    sandbox = start(processes=20)
     forks = "import os, time\nfor i in range(30):\n    if not os.fork():\n        time.sleep(3)\n        os._exit(0)"
     assert "Resource temporarily unavailable" in run(sandbox, f"python3 -c '{forks}'").output
-    assert "MemoryError" in run(sandbox, "python3 -c 'x = bytearray(400 << 20)'").output
 
 
 def test_a_command_of_a_megabyte_runs(sandbox):

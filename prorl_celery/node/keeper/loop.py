@@ -33,9 +33,9 @@ class Loop:
         self._order = itertools.count()
         self._running = True
 
-    def watch(self, descriptor: int, call: Callable[[], None]) -> None:
-        """Call back whenever the descriptor is readable or its other end is gone."""
-        self._epoll.register(descriptor, select.EPOLLIN)
+    def watch(self, descriptor: int, call: Callable[[], None], events: int = select.EPOLLIN) -> None:
+        """Call back whenever the descriptor is readable (or has other `events`) or its other end is gone."""
+        self._epoll.register(descriptor, events)
         self._watchers[descriptor] = call
 
     def unwatch(self, descriptor: int) -> None:

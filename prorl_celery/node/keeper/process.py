@@ -17,6 +17,7 @@ from prorl_celery.errors import SandboxError
 from prorl_celery.node.keeper.loop import Loop, Timer
 from prorl_celery.node.keeper.orphans import children_in_session, children_of, kill, kill_marked
 from prorl_celery.sandbox.launch import CONTROL, Launch
+from prorl_celery.sandbox.limits import give_way
 from prorl_celery.sandbox.owner import VARIABLE
 
 ROWS, COLUMNS = 24, 250
@@ -113,6 +114,7 @@ class SandboxProcess:
 
         def prepare() -> None:
             os.set_inheritable(control, True)
+            give_way()
             if user is not None:
                 user.become()
 

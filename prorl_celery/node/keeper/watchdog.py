@@ -1,0 +1,210 @@
+"""Holds every sandbox to its memory: looks once a second, and kills what has most of it where a sandbox is over.
+
+What counts is the memory of its processes. Files on its tmpfs have sizes of their own and count only beyond these, as
+shared mappings without a file do. A sandbox in a control group is read in the group, which is exact and one small
+file; otherwise the processes are added up, and since forks share pages that sum is only an upper bound: where it alone
+is over, a child takes the exact measure (it takes milliseconds a GiB).
+
+A look costs about 0.1 ms for 5 processes. Every sandbox has a timer of its own, begun at a random moment, so looks
+do not come in heaps; together they get a tenth of the keeper's time, and come more seldom before they take more.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import select
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from prorl_celery.node.keeper.loop import Loop, Timer
+from prorl_celery.node.keeper.measuring import Measured, Measuring
+from prorl_celery.node.keeper.terminal import tell
+from prorl_celery.node.keeper.victims import kill_largest
+from prorl_celery.sandbox import memory
+from prorl_celery.sandbox.base import SandboxSpec
+from prorl_celery.sandbox.cgroups.readings import MemoryReading
+from prorl_celery.sandbox.launch import User
+from prorl_celery.sandbox.limits import files_bytes
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+NEAR = 0.5
+"""A sandbox that uses this much of its memory is looked at four times as often."""
+AGAIN_SECONDS = 0.1
+"""After a kill: what was killed takes a moment to give its memory back."""
+DYING_SECONDS = 5.0
+"""How long that may take before the next is killed."""
+MOST_KILLS = 10
+"""A sandbox still over after so many looks with a kill each, one after the other, is ended."""
+SHARE = 0.1
+"""Most of the keeper's time for looks."""
+
+
+@dataclass(slots=True, eq=False)
+class Watched:
+    """One sandbox under watch."""
+
+    name: str
+    spec: SandboxSpec
+    pty: int
+    roots: list[int]
+    reading: MemoryReading | None = None
+    timer: Timer | None = None
+    cost: float = 0.0
+    dying: list[int] = field(default_factory=list)
+    """pidfds of what was killed at the last look."""
+    dying_until: float = 0.0
+    strikes: int = 0
+
+    @property
+    def mib(self) -> int:
+        return self.spec.memory_bytes >> 20
+
+    @property
+    def most(self) -> int:
+        """Processes that are looked at: more than there can be, where their number is limited."""
+        return 2 * self.spec.processes + 64
+
+
+class Watchdog:
+    """Watches; calls `end` with the name of a sandbox that cannot be brought under its limit."""
+
+    def __init__(self, loop: Loop, user: User | None, end: Callable[[str], None]) -> None:
+        self._loop = loop
+        self._end = end
+        self._watched: dict[str, Watched] = {}
+        self._round = 0.0
+        self._measuring = Measuring(loop, user)
+        self.kills = 0
+
+    @property
+    def pids(self) -> set[int]:
+        """Children of the keeper that are the watchdog's."""
+        return self._measuring.pids
+
+    def watch(self, name: str, spec: SandboxSpec, pty: int, roots: list[int]) -> None:
+        """Begin with a sandbox whose processes descend from `roots`."""
+        watched = Watched(name, spec, pty, roots)
+        self._watched[name] = watched
+        self._again(watched, random.random() * LOOK_SECONDS)
+
+    def read_from(self, name: str, reading: MemoryReading) -> None:
+        """The sandbox has got a control group."""
+        if name in self._watched:
+            self._watched[name].reading = reading
+
+    def forget(self, name: str) -> None:
+        """The sandbox is gone. Idempotent."""
+        watched = self._watched.pop(name, None)
+        if watched is not None:
+            self._round -= watched.cost
+            if watched.timer is not None:
+                watched.timer.cancel()
+            _close(watched)
+
+    def _again(self, watched: Watched, seconds: float) -> None:
+        watched.timer = self._loop.after(seconds, lambda: self._look(watched))
+
+    def _look(self, watched: Watched) -> None:
+        if _still_dying(watched):
+            self._again(watched, AGAIN_SECONDS)
+            return
+        began = time.perf_counter()
+        used = self._used(watched)
+        cost = time.perf_counter() - began
+        self._round += cost - watched.cost
+        watched.cost = cost
+        if used is not None:
+            self._rest(watched, used)
+
+    def _used(self, watched: Watched) -> int | None:
+        """Bytes in use, roughly; None when the sandbox is over, or may be, and that is being seen to."""
+        limit, files = watched.spec.memory_bytes, files_bytes(watched.spec)
+        if watched.reading is not None:
+            try:
+                used = watched.reading.usage()
+                if used <= limit:
+                    return used
+                own, shared = watched.reading.parts()
+            except (OSError, ValueError):
+                watched.reading = None  # the group has gone, and the sandbox goes
+            else:
+                used = own + max(0, shared - files)
+                if used <= limit:
+                    return used
+                sizes = [(process.anonymous, process.pid) for process in memory.walk(watched.roots, watched.most)]
+                self._relieve(watched, used, sizes)
+                return None
+        processes = memory.walk(watched.roots, watched.most)
+        used = sum(process.anonymous for process in processes)
+        if max((process.anonymous for process in processes), default=0) > limit:
+            self._relieve(watched, used, [(process.anonymous, process.pid) for process in processes])
+            return None
+        resident = sum(process.resident for process in processes)
+        if used <= limit and (resident <= limit + files or used + memory.shared(processes) - files <= limit):
+            return used
+        self._measuring.measure(watched.name, processes, lambda measured: self._measured(watched, measured))
+        return None
+
+    def _measured(self, watched: Watched, measured: Measured | None) -> None:
+        if self._watched.get(watched.name) is not watched:
+            return
+        if measured is None:
+            self._again(watched, LOOK_SECONDS)
+            return
+        used = measured.own + max(0, measured.shared - files_bytes(watched.spec))
+        if used > watched.spec.memory_bytes:
+            self._relieve(watched, used, measured.largest)
+        else:
+            self._rest(watched, used)
+
+    def _rest(self, watched: Watched, used: int) -> None:
+        watched.strikes = 0
+        near = used > watched.spec.memory_bytes * NEAR
+        self._again(watched, max(LOOK_SECONDS / 4 if near else LOOK_SECONDS, self._round / SHARE))
+
+    def _relieve(self, watched: Watched, used: int, sizes: list[tuple[int, int]]) -> None:
+        """Bring a sandbox that uses too much under its limit, or end it."""
+        watched.strikes += 1
+        excess = used - watched.spec.memory_bytes
+        if watched.strikes > MOST_KILLS or not self._kill(watched, excess, sizes):
+            log.warning("ending sandbox %s: it stays over its memory of %d MiB", watched.name, watched.mib)
+            tell(watched.pty, f"ending the sandbox: it stays over its memory of {watched.mib} MiB")
+            self._end(watched.name)
+            return
+        self._again(watched, AGAIN_SECONDS)
+
+    def _kill(self, watched: Watched, excess: int, sizes: list[tuple[int, int]]) -> bool:
+        """Kill the largest, as many as hold the excess; False when there is none to kill."""
+        killed = kill_largest(sizes, excess, watched.roots, lambda said: self._say(watched, said))
+        watched.dying = killed
+        watched.dying_until = time.monotonic() + DYING_SECONDS
+        self.kills += len(killed)
+        return bool(killed)
+
+    def _say(self, watched: Watched, victims: str) -> None:
+        log.info("sandbox %s is over its memory of %d MiB: killing %s", watched.name, watched.mib, victims)
+        tell(watched.pty, f"killed {victims}: over the sandbox's memory of {watched.mib} MiB")
+
+
+def _still_dying(watched: Watched) -> bool:
+    """Whether what was killed at the last look has yet to end, and may."""
+    if not watched.dying:
+        return False
+    poll = select.poll()
+    for pidfd in watched.dying:
+        poll.register(pidfd, select.POLLIN)
+    if len(poll.poll(0)) < len(watched.dying) and time.monotonic() < watched.dying_until:
+        return True
+    _close(watched)
+    return False
+
+
+def _close(watched: Watched) -> None:
+    for pidfd in watched.dying:
+        os.close(pidfd)
+    watched.dying = []
