@@ -53,6 +53,8 @@ class Launch:
     isolated: bool = True
     """The program's end takes everything in the sandbox with it (a pid namespace)."""
     workdir: str = "/workspace"
+    passed: tuple[int, ...] = ()
+    """Descriptors that the program inherits under their numbers."""
 
 
 def sandbox_user(settings: Settings) -> User | None:
@@ -125,6 +127,10 @@ def environment(spec: SandboxSpec, *, path: str, home: str) -> dict[str, str]:
         "GIT_TERMINAL_PROMPT": "0",
         "DEBIAN_FRONTEND": "noninteractive",
         "PYTHONUNBUFFERED": "1",
+        # A library that starts a thread for each of the machine's cores is slower for it where many sandboxes run.
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
         **spec.env,
     }
 

@@ -112,8 +112,11 @@ class SandboxProcess:
     def _spawn(self, control: int) -> Any:
         user = self._launch.user
 
+        passed = (control, *self._launch.passed)
+
         def prepare() -> None:
-            os.set_inheritable(control, True)
+            for descriptor in passed:
+                os.set_inheritable(descriptor, True)
             give_way()
             if user is not None:
                 user.become()
@@ -126,7 +129,7 @@ class SandboxProcess:
                 echo=False,
                 preexec_fn=prepare,
                 dimensions=(ROWS, COLUMNS),
-                pass_fds=(control,),
+                pass_fds=passed,
             )
         except (OSError, PtyProcessError) as error:
             raise SandboxError(f"the sandbox could not be started: {error}") from error
