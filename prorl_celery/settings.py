@@ -156,6 +156,17 @@ class Settings:
         (), help="Folders that handlers may bind into a sandbox, DIR (read-only) or DIR:rw, separated by commas."
     )
     sandbox_fakeroot: bool = setting(False, help="Let handlers ask for a sandbox in which they look like root.")
+    images_dir: str = setting(
+        "", help="Where images are kept; nodes may share it. Default: the folder images of the data directory."
+    )
+    image_names: tuple[str, ...] = setting(
+        (
+            "xingyaoww/sweb.eval.x86_64.{s}",
+            "godcherry/sweb.eval.x86_64.{s}",
+            "swebench/sweb.eval.x86_64.{1776}",
+        ),
+        help="Tried in turn for a SWE instance that names no image; {s}, {1776}: its id with __ as _s_, as _1776_.",
+    )
     tool_output_bytes: int = setting(
         64 << 10,
         help="Most output of one tool call kept: head and tail.",

