@@ -1,6 +1,7 @@
 """A stage process that serves in the test's own thread: no Celery, no broker, a real store."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ from prorl_celery.handlers.base import Handler
 from prorl_celery.handlers.registry import HandlerRegistry
 from prorl_celery.jobs.messages import Message
 from prorl_celery.jobs.models import JobRequest, JobStatus
+from prorl_celery.sandbox.client import KeeperClient
 from prorl_celery.settings import Settings
+from prorl_celery.testing.keeper import KeeperProcess
 from tasks.nursery import Nursery
 from tasks.process import StageProcess
 from tasks.stages import run_stage
@@ -20,6 +23,7 @@ class Outbox:
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
+        self.before_each_stage: list[Callable[[], None]] = []
 
     def publish(self, message: Message) -> None:
         self.messages.append(message)
@@ -36,6 +40,27 @@ def process(redis_settings: Settings) -> Iterator[StageProcess]:
 
 
 @pytest.fixture
+def keeper(process: StageProcess, tmp_path: Path) -> Iterator[KeeperClient]:
+    """A real keeper, on a node that lives."""
+    settings = process.settings.with_(run_dir=tmp_path, rollout_slots=3, init_ahead=1)
+    with KeeperProcess(settings, boot=process.boot) as running:
+        process.keeper = running.client
+        outbox: Any = process.publisher
+        outbox.before_each_stage.append(
+            lambda: process.nodes.beat({"node": process.settings.node, "boot": process.boot})
+        )
+        yield running.client
+
+
+@pytest.fixture
+def eval_works_here(process: StageProcess) -> None:
+    """The node has a process for eval."""
+    record = {"name": "eval-0", "stage": "eval", "pid": 1, "slots": 1, "busy": 0, "handlers": []}
+    outbox: Any = process.publisher
+    outbox.before_each_stage.append(lambda: process.nodes.beat_process(process.settings.node, process.boot, record))
+
+
+@pytest.fixture
 def drive(process: StageProcess) -> Callable[..., JobStatus]:
     """Runs a job of a handler through its stages, to its end or for `most` stages."""
 
@@ -46,8 +71,12 @@ def drive(process: StageProcess) -> Callable[..., JobStatus]:
         outbox: Any = process.publisher
         while message is not None and most > 0:
             most -= 1
+            for act in outbox.before_each_stage:
+                act()
             run_stage(process, message.stage, message.job_id, message.fence)
             message = outbox.messages.pop() if outbox.messages else None
+        if message is not None:
+            outbox.messages.append(message)
         return process.store.status("a")
 
     return run

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,18 +12,9 @@ from prorl_celery.errors import EvalError, SandboxError
 from prorl_celery.handlers.base import Handler, SandboxRequest
 from prorl_celery.jobs.models import STAGES, JobRequest, JobStatus
 from prorl_celery.sandbox.client import KeeperClient
-from prorl_celery.testing.keeper import KeeperProcess
 from tasks.process import StageProcess
 
 Drive = Callable[..., JobStatus]
-
-
-@pytest.fixture
-def keeper(process: StageProcess, tmp_path: Path) -> Iterator[KeeperClient]:
-    with KeeperProcess(process.settings.with_(run_dir=tmp_path)) as running:
-        process.keeper = running.client
-        process.nodes.beat({"node": process.settings.node, "boot": running.boot})
-        yield running.client
 
 
 class ScoredWhereItRan(Handler):
