@@ -13,8 +13,8 @@ import pytest
 from keeper_help import LIMIT, eventually, spec
 
 from prorl_celery.errors import SandboxUnavailable
+from prorl_celery.node.keeper.entry import Started
 from prorl_celery.node.keeper.loop import Timer
-from prorl_celery.node.keeper.sandboxes import Started
 from prorl_celery.node.keeper.spares import IDLE_SECONDS, LATELY, QUIET_SECONDS, Spares
 from prorl_celery.sandbox.base import SandboxSpec
 from prorl_celery.sandbox.session import LiveSandbox

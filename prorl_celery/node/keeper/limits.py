@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from prorl_celery.errors import SandboxUnavailable
 from prorl_celery.node.keeper.alarms import Alarms
 from prorl_celery.node.keeper.loop import Loop
 from prorl_celery.node.keeper.process import SandboxProcess
@@ -23,7 +24,7 @@ from prorl_celery.sandbox.cgroups import places
 from prorl_celery.sandbox.cgroups.groups import Groups
 from prorl_celery.sandbox.cgroups.left import remove_left_behind
 from prorl_celery.sandbox.cgroups.readings import MemoryReading
-from prorl_celery.sandbox.launch import CONTROL, Launch, User
+from prorl_celery.sandbox.launch import CONTROL, Launch, User, sandbox_user
 from prorl_celery.sandbox.limits import give_way, group_limits
 from prorl_celery.sandbox.memory import can_walk
 from prorl_celery.settings import Settings
@@ -38,11 +39,12 @@ WAIT = 'while read -r -u "$1" line; do [[ $line == go ]] && { shift; exec "$@"; 
 class Limits:
     """Raises nothing: what cannot be had is logged, and told by `status`."""
 
-    def __init__(self, settings: Settings, loop: Loop, user: User | None, end: Callable[[str], None]) -> None:
+    def __init__(self, settings: Settings, loop: Loop, end: Callable[[str], None]) -> None:
+        """`end` is called with the name of a sandbox that cannot be brought under its memory."""
         self._loop = loop
         self._groups = _make_groups(settings)
         self._warden = None if self._groups is None else Warden(self._groups, loop, self._lost)
-        self._watchdog = Watchdog(loop, user, end) if can_walk() or self._groups is not None else None
+        self._watchdog = Watchdog(loop, _user(settings), end) if can_walk() or self._groups is not None else None
         self._alarms = Alarms(loop)
 
     @property
@@ -114,6 +116,13 @@ class Limits:
     def _lost(self) -> None:
         log.error("the child that works on control groups has gone: sandboxes are held by the watchdog alone")
         self._warden = None
+
+
+def _user(settings: Settings) -> User | None:
+    try:
+        return sandbox_user(settings)
+    except SandboxUnavailable:  # told at every start; there will be nothing to watch
+        return None
 
 
 def _make_groups(settings: Settings) -> Groups | None:

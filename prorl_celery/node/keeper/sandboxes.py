@@ -13,7 +13,9 @@ from typing import Any
 
 from prorl_celery.errors import SandboxError, SandboxUnavailable
 from prorl_celery.node.keeper.admission import Admissions
-from prorl_celery.node.keeper.loop import Loop, Timer
+from prorl_celery.node.keeper.entry import Entry, Started
+from prorl_celery.node.keeper.limits import Limits
+from prorl_celery.node.keeper.loop import Loop
 from prorl_celery.node.keeper.orphans import reap_strangers
 from prorl_celery.node.keeper.process import SandboxProcess
 from prorl_celery.node.keeper.spares import SPARE, Spares
@@ -28,43 +30,6 @@ from prorl_celery.settings import Settings
 log = logging.getLogger(__name__)
 
 REAP_SECONDS = 1.0
-
-
-class Entry:
-    """One sandbox, from the moment its start began until all of it is gone."""
-
-    def __init__(self, sandbox_id: str, spec: SandboxSpec, kind: str, nonce: str) -> None:
-        self.sandbox_id = sandbox_id
-        self.spec = spec
-        self.kind = kind
-        self.nonce = nonce
-        self.started_at = time.monotonic()
-        self.process: SandboxProcess | None = None
-        self.work: ChildWork | None = None
-        self.launch: Launch | None = None
-        self.ending = False
-        self.lifetime: Timer | None = None
-        self.when_gone: list[Callable[[], None]] = []
-        self.when_stuck: list[Callable[[], None]] = []
-        self.stuck = False
-        self.handle: SandboxHandle | None = None
-
-    def listed(self) -> dict[str, Any]:
-        """As `KeeperClient.list` gives it."""
-        return {
-            "sandbox_id": self.sandbox_id,
-            "job_id": self.spec.job_id,
-            "attempt": self.spec.attempt,
-            "fence": self.spec.fence,
-            "purpose": self.spec.purpose,
-            "kind": self.kind,
-            "pid": self.process.pid if self.process else None,
-            "age_s": round(time.monotonic() - self.started_at, 3),
-            "stuck": self.stuck,
-        }
-
-
-Started = Callable[[Entry, SandboxError | None], None]
 
 
 class Sandboxes:
@@ -83,6 +48,7 @@ class Sandboxes:
         self.spares = Spares(
             settings.spare_sandboxes, loop, lambda spec, started: self.start(spec, None, started), self.stop
         )
+        self.limits = Limits(settings, loop, self.stop)
         self.starts = 0
         self.stops = 0
         self.leaked = 0
@@ -184,6 +150,7 @@ class Sandboxes:
             self._singularity.close()
         if self._share is not None:
             self._share.close()
+        self.limits.close()
 
     def _hand_over(self, spare: Entry, spec: SandboxSpec, started: Started) -> None:
         """Make a spare what was asked for: its life begins now."""
@@ -215,7 +182,7 @@ class Sandboxes:
         return self._bubblewrap
 
     def _reap_strangers(self) -> None:
-        known = {e.process.pid for e in self.entries() if e.process is not None}
+        known = self.limits.pids | {e.process.pid for e in self.entries() if e.process is not None}
         known |= {e.work.pid for e in self.entries() if e.work is not None}
         if self._singularity is not None:
             known.add(self._singularity.guard_pid)
@@ -238,7 +205,7 @@ class Sandboxes:
             if error is None:
                 try:
                     inner = os.pidfd_open(pid)
-                    self._run(entry, container.launch(entry.spec, name, nonce=entry.nonce), inner)
+                    self._run(entry, container.launch(entry.spec, name, nonce=entry.nonce), inner, pid)
                 except ProcessLookupError:
                     error = SandboxError(f"the instance {name} ended at once")
                 except SandboxError as failed:
@@ -254,11 +221,14 @@ class Sandboxes:
                 started(entry, None)
 
         entry.when_gone.append(lambda: container.forget(name))
-        entry.work = ChildWork(
-            lambda: container.start_instance(entry.spec, name), self._loop, done, timeout=singularity.START_SECONDS
-        )
 
-    def _run(self, entry: Entry, launch: Launch, inner_pidfd: int | None = None) -> None:
+        def begin() -> int:
+            self.limits.enter(entry.sandbox_id, entry.spec)
+            return container.start_instance(entry.spec, name)
+
+        entry.work = ChildWork(begin, self._loop, done, timeout=singularity.START_SECONDS)
+
+    def _run(self, entry: Entry, launch: Launch, inner_pidfd: int | None = None, inner: int | None = None) -> None:
         entry.launch = launch
         entry.handle = SandboxHandle(
             sandbox_id=entry.sandbox_id,
@@ -268,12 +238,13 @@ class Sandboxes:
             workdir=launch.workdir,
         )
         entry.process = SandboxProcess(
-            launch,
+            self.limits.hold(launch),
             self._loop,
             ended=lambda: self._gone(entry),
             stuck=lambda: self._is_stuck(entry),
             inner_pidfd=inner_pidfd,
         )
+        self.limits.begin(entry.sandbox_id, entry.spec, entry.process, inner)
 
     def _is_stuck(self, entry: Entry) -> None:
         """It would not end: count it, and let another have its place. Only so many, or they would fill the machine."""
@@ -289,6 +260,7 @@ class Sandboxes:
         if self._entries.pop(entry.sandbox_id, None) is None:
             return
         self.spares.gone(entry)
+        self.limits.gone(entry.sandbox_id)
         if entry.lifetime is not None:
             entry.lifetime.cancel()
         if entry.launch is not None and entry.kind == "local":

@@ -10,9 +10,10 @@ from typing import Any
 
 from prorl_celery.errors import KeeperLost, SandboxError
 from prorl_celery.node.keeper.admission import Admissions
+from prorl_celery.node.keeper.entry import Entry
 from prorl_celery.node.keeper.listener import Listener
 from prorl_celery.node.keeper.loop import Loop
-from prorl_celery.node.keeper.sandboxes import Entry, Sandboxes
+from prorl_celery.node.keeper.sandboxes import Sandboxes
 from prorl_celery.sandbox import wire
 from prorl_celery.sandbox.base import SandboxSpec
 from prorl_celery.settings import Settings
@@ -144,6 +145,7 @@ class Service:
                 "attaches": self.attaches,
                 "stops": self.sandboxes.stops,
                 "leaked": self.sandboxes.leaked,
+                **self.sandboxes.limits.status(),
                 "stuck": self.sandboxes.stuck,
             }
         )

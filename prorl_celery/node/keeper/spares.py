@@ -23,7 +23,7 @@ from prorl_celery.node.keeper.loop import Loop, Timer
 from prorl_celery.sandbox.base import SandboxSpec
 
 if TYPE_CHECKING:
-    from prorl_celery.node.keeper.sandboxes import Entry, Started
+    from prorl_celery.node.keeper.entry import Entry, Started
 
 log = logging.getLogger(__name__)
 
