@@ -59,8 +59,10 @@ class RolloutStage(Context):
         self.finish_reason: FinishReason = "stop"
         self._turns = 0
 
-    def run_agent(self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[str] | None = None) -> dict[str, Any]:
-        toolbox = self._toolbox(tools)
+    def run_agent(
+        self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[str] | None = None, sandbox: str = MAIN
+    ) -> dict[str, Any]:
+        toolbox = self._toolbox(tools, sandbox)
         outcome = run_agent(
             self._conversation(messages, toolbox),
             toolbox,
@@ -71,11 +73,12 @@ class RolloutStage(Context):
         self.finish_reason = outcome.finish_reason
         return {"finish_reason": outcome.finish_reason, "answer": outcome.answer, "turns": outcome.turns}
 
-    def _toolbox(self, tools: Sequence[str] | None) -> Toolbox:
+    def _toolbox(self, tools: Sequence[str] | None, name: str) -> Toolbox:
         names = self.job.agent.tools
         if names is None:
             names = tuple(self._work.handler.default_tools if tools is None else tools)
-        sandbox = self.sandbox if MAIN in self.sandboxes else None
+        # Without a main sandbox there may be none at all, and the tools may need none.
+        sandbox = None if name == MAIN and name not in self.sandboxes else self.sandboxes[name]
         try:
             return Toolbox(names, sandbox=sandbox, settings=self._work.process.settings, cancel=self.cancel)
         except ValueError as error:

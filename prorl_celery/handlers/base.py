@@ -155,11 +155,14 @@ class RolloutContext(StageContext, Protocol):
     @property
     def init(self) -> JSON: ...
 
-    def run_agent(self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[str] | None = None) -> dict[str, Any]:
+    def run_agent(
+        self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[str] | None = None, sandbox: str = MAIN
+    ) -> dict[str, Any]:
         """Run the multi-turn loop to its end and return `{"finish_reason", "answer", "turns"}`.
 
         `answer` is the `finish` tool's, else the last assistant text. Tools: the job's, else `tools`, else the
-        handler's `default_tools`. Every turn is in the job's turn log when this returns.
+        handler's `default_tools`; they work in the sandbox of that name. Every turn is in the job's turn log when this
+        returns. It may be called more than once: the log is one.
         Raises: `ContextOverflow` when the first prompt does not fit, `BackendError`, `SandboxError`, `ToolError`,
         and what `cancel` raises.
         """

@@ -1,7 +1,6 @@
 """A stage process that serves in the test's own thread: no Celery, no broker, a real store."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +15,8 @@ from prorl_celery.testing.keeper import KeeperProcess
 from tasks.nursery import Nursery
 from tasks.process import StageProcess
 from tasks.stages import run_stage
+
+NODE, BOOT = "n1", "boot"
 
 
 class Outbox:
@@ -33,23 +34,29 @@ class Outbox:
 def process(redis_settings: Settings) -> Iterator[StageProcess]:
     """A process that works on all stages' messages when it is told to."""
     nursery = Nursery()
-    process = StageProcess("init", 0, "boot", redis_settings, nursery, HandlerRegistry({}))
+    process = StageProcess("init", 0, BOOT, redis_settings, nursery, HandlerRegistry({}))
     process.publisher = Outbox()  # type: ignore[assignment]
     yield process
     nursery.close()
 
 
+@pytest.fixture(scope="module")
+def keeper_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeeperProcess]:
+    """A real keeper, with four places for jobs."""
+    settings = Settings(run_dir=tmp_path_factory.mktemp("run"), node=NODE, rollout_slots=3, init_ahead=1)
+    with KeeperProcess(settings, boot=BOOT) as running:
+        yield running
+
+
 @pytest.fixture
-def keeper(process: StageProcess, tmp_path: Path) -> Iterator[KeeperClient]:
-    """A real keeper, on a node that lives."""
-    settings = process.settings.with_(run_dir=tmp_path, rollout_slots=3, init_ahead=1)
-    with KeeperProcess(settings, boot=process.boot) as running:
-        process.keeper = running.client
-        outbox: Any = process.publisher
-        outbox.before_each_stage.append(
-            lambda: process.nodes.beat({"node": process.settings.node, "boot": process.boot})
-        )
-        yield running.client
+def keeper(process: StageProcess, keeper_process: KeeperProcess) -> Iterator[KeeperClient]:
+    """That keeper, without sandboxes, on a node that lives."""
+    keeper = process.keeper = keeper_process.client
+    outbox: Any = process.publisher
+    outbox.before_each_stage.append(lambda: process.nodes.beat({"node": NODE, "boot": BOOT}))
+    yield keeper
+    for left in keeper.list():
+        keeper.stop(left["sandbox_id"])
 
 
 @pytest.fixture
@@ -57,7 +64,7 @@ def eval_works_here(process: StageProcess) -> None:
     """The node has a process for eval."""
     record = {"name": "eval-0", "stage": "eval", "pid": 1, "slots": 1, "busy": 0, "handlers": []}
     outbox: Any = process.publisher
-    outbox.before_each_stage.append(lambda: process.nodes.beat_process(process.settings.node, process.boot, record))
+    outbox.before_each_stage.append(lambda: process.nodes.beat_process(NODE, BOOT, record))
 
 
 @pytest.fixture
