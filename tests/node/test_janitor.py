@@ -14,6 +14,7 @@ from prorl_celery.jobs.messages import node_queue
 from prorl_celery.jobs.models import JobError
 from prorl_celery.jobs.store import JobStore
 from prorl_celery.node.janitor.strays import Janitor
+from prorl_celery.scheduling.nodes import NodeRegistry
 from prorl_celery.settings import Settings
 
 QUEUE = node_queue("rollout", "n1", "boot")
@@ -112,3 +113,21 @@ def test_the_sandbox_of_an_init_that_failed_goes_and_the_next_ones_stays(
     again = claim(redis_store, message, op="again")
     kept = keeper.start(again)
     assert swept() == {kept}
+
+
+@pytest.mark.parametrize("bound", [True, False])
+def test_what_waits_for_eval_stays_until_an_eval_has_failed_that_can_do_without(
+    redis_store: JobStore, redis_client: redis.Redis, keeper: Keeper, swept: Callable[[], set[str]], bound: bool
+) -> None:
+    NodeRegistry(redis_client, Settings()).beat({"node": "n1", "boot": "boot"})
+    rollout = to_node(redis_store, claim(redis_store, submit(redis_store)), "main")
+    names = {keeper.start(rollout, "kept"), keeper.start(rollout, "ahead")}
+    message = redis_store.commit(
+        rollout, {}, next_stage="eval", queue=node_queue("eval", "n1", "boot"), node="n1", sandboxes=sorted(names),
+        bound=bound, worked_s=0,
+    )  # fmt: skip
+    assert swept() == names
+    scoring = claim(redis_store, message)
+    assert swept() == names
+    assert redis_store.hand_back(scoring, waited_s=0) is not None
+    assert swept() == (names if bound else set())
