@@ -28,11 +28,11 @@ Sandboxes
                 "grader": SandboxRequest(image="...", stages=("eval",)), # started ahead, for eval alone
             }
 
-    A stage opens them as `ctx.sandboxes["defender"]`. `stages` are those that may; after the last of them the sandbox
-    ends. Init starts all that init or rollout use, at the same time, and all or none. One that eval alone uses is
-    started while rollout is at work, so that eval need not wait for it; if it is lost by then, eval gets another.
-    One that eval shares with an earlier stage binds eval to the same node, and the job to that node's life.
-    To keep the main one for eval:
+    A stage opens them as `ctx.sandboxes["defender"]`, and lets an agent work in one by `run_agent(..., sandbox=
+    "defender")`. `stages` are those that may use it; after the last of them it ends. Init starts all that init or
+    rollout use, at the same time, and all or none. One that eval alone uses is started while rollout is at work, so
+    that eval need not wait for it; if it is lost by then, eval gets another. For one that eval shares with an earlier
+    stage, eval runs on the same node, and should that node be lost, the job starts over. To keep the main one for eval:
 
         def sandbox_request(self, job):
             return replace(super().sandbox_request(job), stages=("init", "rollout", "eval"))
