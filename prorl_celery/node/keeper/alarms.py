@@ -52,10 +52,10 @@ class Alarms:
         alarm = self._alarms.get(name)
         if alarm is None:
             return
-        self._count(name)
-        del self._alarms[name]
         if alarm.counting is not None:
             alarm.counting.cancel()
+        self._count(name)
+        del self._alarms[name]
         self._loop.unwatch(alarm.descriptor)
         os.close(alarm.descriptor)
 
