@@ -167,6 +167,10 @@ class Settings:
         ),
         help="Tried in turn for a SWE instance that names no image; {s}, {1776}: its id with __ as _s_, as _1776_.",
     )
+    kernel_packages: tuple[str, ...] = setting(
+        ("ipykernel", "numpy", "scipy", "sympy"),
+        help="Packages of this installation that kernels have where no image brings its own, separated by commas.",
+    )
     tool_output_bytes: int = setting(
         64 << 10,
         help="Most output of one tool call kept: head and tail.",

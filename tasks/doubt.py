@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 
-from prorl_celery.sandbox.base import CommandResult, Files, Sandbox, SandboxHandle, Shell
+from prorl_celery.sandbox.base import CellResult, CommandResult, Files, Kernel, Sandbox, SandboxHandle, Shell
 from tasks.signals import JobSignal
 
 SHELL_ADDS = 128
@@ -36,12 +36,31 @@ class DoubtfulShell:
         return result
 
 
+class DoubtfulKernel:
+    """A kernel whose end is believed when the process was not told to stop."""
+
+    def __init__(self, kernel: Kernel, job_signal: JobSignal) -> None:
+        self._kernel = kernel
+        self._signal = job_signal
+
+    def run(self, code: str, *, timeout: float) -> CellResult:
+        """As `Kernel.run`. Raises `Stopping` too, when the kernel's end came with the order to stop."""
+        result = self._kernel.run(code, timeout=timeout)
+        if not result.timed_out and not DOUBTFUL.isdisjoint((result.kernel_ended, result.kernel_lost)):
+            self._signal.raise_if_stopping_within(DOUBT_SECONDS)
+        return result
+
+    def restart(self) -> None:
+        self._kernel.restart()
+
+
 class DoubtfulSandbox:
-    """A sandbox with such a shell."""
+    """A sandbox with such a shell and such a kernel."""
 
     def __init__(self, sandbox: Sandbox, job_signal: JobSignal) -> None:
         self._sandbox = sandbox
         self._shell = DoubtfulShell(sandbox.shell, job_signal)
+        self._signal = job_signal
         self.stopped = False
 
     @property
@@ -55,6 +74,10 @@ class DoubtfulSandbox:
     @property
     def files(self) -> Files:
         return self._sandbox.files
+
+    @property
+    def kernel(self) -> Kernel:
+        return DoubtfulKernel(self._sandbox.kernel, self._signal)
 
     def close(self) -> None:
         self._sandbox.close()

@@ -46,16 +46,20 @@ class Starting:
         answer: Callable[[float], LiveSandbox],
         deadline: float,
         admission: Admission | None,
+        *,
+        with_kernel: bool,
     ) -> None:
         self._channel = channel
         self._answer = answer
         self._deadline = deadline
         self._admission = admission
+        self._with_kernel = with_kernel
         self._sandbox: LiveSandbox | None = None
         self._kept = False
 
     def sandbox(self, within: float | None = None) -> LiveSandbox:
-        """Wait until its shell has run a first command, for `within` seconds or the start's own time; call it once.
+        """Wait until its shell has run a first command and its kernel is up, if it has one; for `within` seconds or the
+        start's own time. Call it once.
 
         Raises: as `KeeperClient.start`.
         """
@@ -64,9 +68,15 @@ class Starting:
         sandbox = self._answer(self._left())
         try:
             sandbox.shell.wait_ready(timeout=self._left())
+            kernel = sandbox.kernel_life() if self._with_kernel else None
+            if kernel is not None:
+                kernel.begin()
             first = sandbox.shell.run("true", timeout=self._left())
             if first.exit_code != 0:
                 raise SandboxError(f"the sandbox's first command failed: {first.output!r}")
+            if kernel is not None:
+                kernel.wait_up(self._left())
+                kernel.close()
         except BaseException:
             sandbox.close()
             raise
@@ -169,7 +179,7 @@ class KeeperClient:
         def answer(seconds: float) -> LiveSandbox:
             return self._open(*self._reply(channel, cancel, seconds), cancel)
 
-        return Starting(channel, answer, time.monotonic() + timeout, admission)
+        return Starting(channel, answer, time.monotonic() + timeout, admission, with_kernel=spec.kernel)
 
     def attach(self, handle: SandboxHandle, *, cancel: CancelSignal, timeout: float = 10.0) -> LiveSandbox:
         """Open a live sandbox that another process started.
@@ -189,12 +199,12 @@ class KeeperClient:
         self._ask({"op": "stop", "sandbox_id": sandbox_id}, STOP_SECONDS)
 
     def _open(self, reply: dict[str, Any], descriptors: builtins.list[int], cancel: CancelSignal) -> LiveSandbox:
-        if len(descriptors) != 2:
+        if len(descriptors) != reply["descriptors"]:
             wire.close_all(descriptors)
             raise SandboxError("the keeper passed no descriptors; this process may have too many open")
         return LiveSandbox(
             SandboxHandle.from_json(reply["handle"]),
-            (descriptors[0], descriptors[1]),
+            descriptors,
             nonce=reply["nonce"],
             cancel=cancel,
             output_bytes=self._settings.tool_output_bytes,

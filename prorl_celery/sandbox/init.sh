@@ -3,6 +3,8 @@
 # Given:  $1 nonce, $2 descriptor of the control channel, $3 working directory, $4 most processes,
 #         $5 most data of one process (KiB), $6 what `killall` may reach: "all" where a pid namespace holds
 #         nothing but the sandbox, else "terminal", $7 set-up lines of the agent's shell (shellrc.sh).
+#         Where there is to be a kernel: $8 its three sockets, $9 Python, ${10} a folder of packages for that or nothing,
+#         ${11} how much output of it is kept, ${12} what it runs (kernel/inside.py).
 # Gives:  an interactive shell on the controlling terminal, again and again; answers on the control channel.
 #
 # In a pid namespace of its own this is process 1, which nothing inside can kill. The shell runs under a small loop
@@ -12,6 +14,7 @@
 # Requests are lines `ID OPERATION ARGUMENT...`, arguments in printf %b form; answers are bytes, then NUL ID CODE
 # newline. ID is random and fresh, so that no file's contents can end an answer.
 nonce=$1 control=$2 work=$3 processes=$4 data_kib=$5 reach=$6 setup=$7 loop_pid=
+sockets=$8 python=$9 packages=${10} kept=${11} inside=${12} kernel_pid= kernel_status=new
 [[ $control == 3 ]] || eval "exec 3<&$control $control>&-"
 exec 2>/dev/null
 umask 022
@@ -26,6 +29,14 @@ while :; do
   kill -9 %+
 done'
 
+# Limits of what the agent runs.
+limit() {
+  ulimit -c 0
+  ulimit -Sn 4096
+  [[ $data_kib == 0 ]] || ulimit -d "$data_kib"
+  [[ $processes == 0 ]] || ulimit -u "$processes"
+}
+
 tend() {
   kill -0 "$loop_pid" && return
   wait "$loop_pid"
@@ -34,12 +45,10 @@ tend() {
   # A foreground job takes the terminal away from a dead process group and gives it back to this shell.
   set -m; ( : ); set +m
   (
+    for fd in $sockets; do eval "exec $fd<&-"; done
     exec 3>&- </dev/tty >/dev/tty 2>&1
     trap - INT QUIT TERM
-    ulimit -c 0
-    ulimit -Sn 4096
-    [[ $data_kib == 0 ]] || ulimit -d "$data_kib"
-    [[ $processes == 0 ]] || ulimit -u "$processes"
+    limit
     exec bash -m -c "$loop" prorl-shell "$nonce" "$work" "$setup"
   ) &
   loop_pid=$!
@@ -58,6 +67,40 @@ kill_foreground() {
   if [[ $1 == shell ]]; then
     for pid in $(<"/proc/$loop_pid/task/$loop_pid/children"); do kill -9 "$pid"; done
   fi
+}
+
+# Start a kernel unless one lives; say how the one before it ended.
+start_kernel() {
+  [[ -n $sockets ]] || return 38
+  if [[ -n $kernel_pid ]]; then
+    kill -0 "$kernel_pid" && { printf lives; return; }
+    reap_kernel
+  fi
+  type -P "$python" >/dev/null || return 2
+  printf '%s' "$kernel_status"
+  (
+    exec 3>&- </dev/null >/dev/null
+    limit
+    cd "$work"
+    [[ -z $packages ]] || export PYTHONPATH=$packages PATH="$packages/bin:$PATH"
+    # A text's Python looks for modules in the working directory first, where the agent's are.
+    exec "$python" -c 'import sys; sys.path[:] = [p for p in sys.path if p]; exec(sys.argv.pop(1))' \
+      "$inside" $sockets "$nonce" "$kept"
+  ) &
+  kernel_pid=$!
+}
+
+# Send a signal to the kernel and to what it runs; none is a question whether it lives.
+signal_kernel() {
+  [[ -n $kernel_pid ]] || return 3
+  [[ $1 != 9 ]] || { kill -9 -- "-$kernel_pid" "$kernel_pid"; reap_kernel; return; }
+  kill -0 "$kernel_pid" || return 3
+  [[ $1 == 0 ]] || kill "-$1" -- "-$kernel_pid" || kill "-$1" "$kernel_pid"
+}
+
+reap_kernel() {
+  wait "$kernel_pid"
+  kernel_status=$? kernel_pid=
 }
 
 read_file() {
@@ -126,6 +169,8 @@ while IFS=' ' read -r -u 3 id operation size argument; do
       if [[ $reach == all ]]; then kill -9 -1; else kill_foreground shell; kill -9 "$loop_pid"; fi
       tend
       ;;
+    kernel) start_kernel >&3; code=$? ;;
+    kernel_signal) signal_kernel "$size"; code=$? ;;
     read) ( read_file "$argument" "$size" ) >&3 </dev/null; code=$? ;;
     write) ( write_file "$argument" "$size" ) <&3 >/dev/null; code=$? ;;
     list) ( list_folder "$argument" "$size" ) >&3 </dev/null; code=$? ;;
@@ -133,4 +178,4 @@ while IFS=' ' read -r -u 3 id operation size argument; do
   esac
   printf '\0%s %d\n' "$id" "$code" >&3
 done
-[[ $reach == all ]] || kill -9 "$loop_pid"
+[[ $reach == all ]] || { signal_kernel 9; kill -9 "$loop_pid"; }

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
+from prorl_celery.errors import SandboxError
+from prorl_celery.sandbox import wire
 from prorl_celery.sandbox.base import CancelSignal, SandboxHandle
 from prorl_celery.sandbox.control import Control, ControlFiles
+from prorl_celery.sandbox.kernel.life import KernelLife
 from prorl_celery.sandbox.shell import PtyShell
+
+if TYPE_CHECKING:
+    from prorl_celery.sandbox.kernel.client import SandboxKernel
+
+KERNEL_SOCKETS = 3
 
 
 class LiveSandbox:
@@ -17,7 +26,7 @@ class LiveSandbox:
     def __init__(
         self,
         handle: SandboxHandle,
-        descriptors: tuple[int, int],
+        descriptors: Sequence[int],
         *,
         nonce: str,
         cancel: CancelSignal,
@@ -25,10 +34,14 @@ class LiveSandbox:
         stop: Callable[[str], None],
     ) -> None:
         self.handle = handle
-        self._pty, control = descriptors
+        self._pty, control, *self._kernel_sockets = descriptors
         self._control = Control(socket.socket(fileno=control), cancel)
         self._stop = stop
         self._closed = False
+        self._nonce = nonce
+        self._cancel = cancel
+        self._output_bytes = output_bytes
+        self._kernel: SandboxKernel | None = None
         self.shell = PtyShell(
             self._pty,
             nonce=nonce,
@@ -39,14 +52,46 @@ class LiveSandbox:
         )
         self.files = ControlFiles(self._control)
 
+    @property
+    def kernel(self) -> SandboxKernel:
+        """Connected to at the first use, for which ZeroMQ is loaded. Raises as `Sandbox.kernel`."""
+        if self._kernel is None:
+            shell, iopub, _ = self._sockets()
+            from prorl_celery.sandbox.kernel.client import SandboxKernel
+
+            kernel = SandboxKernel(
+                (shell, iopub),
+                life=self.kernel_life(),
+                key=self._nonce,
+                cancel=self._cancel,
+                output_bytes=self._output_bytes,
+            )
+            kernel.open()
+            self._kernel = kernel
+        return self._kernel
+
+    def kernel_life(self) -> KernelLife:
+        """The start and the end of its kernel, for which nothing needs to be loaded. Raises `SandboxError`."""
+        _, _, life = self._sockets()
+        return KernelLife(life, self._control, self._cancel)
+
     def close(self) -> None:
         """Close this process's descriptors. The sandbox lives on."""
         if not self._closed:
             self._closed = True
+            if self._kernel is not None:
+                self._kernel.close()
             os.close(self._pty)
             self._control.close()
+            wire.close_all(self._kernel_sockets)
 
     def stop(self) -> None:
         """End the sandbox and everything in it. Idempotent. Raises `SandboxError`, `KeeperLost`."""
         self.close()
         self._stop(self.handle.sandbox_id)
+
+    def _sockets(self) -> tuple[int, int, int]:
+        if len(self._kernel_sockets) != KERNEL_SOCKETS:
+            raise SandboxError("this sandbox was started without a kernel: its handler's `needs_kernel` said no")
+        shell, iopub, life = self._kernel_sockets
+        return shell, iopub, life

@@ -26,6 +26,7 @@ from prorl_celery.sandbox.launch import (
     init_argv,
     processes_counted_per_namespace,
 )
+from prorl_celery.sandbox.packages import kernel_python
 from prorl_celery.sandbox.share import reachable
 
 WORKDIR = "/workspace"
@@ -69,6 +70,7 @@ class Singularity:
             raise SandboxUnavailable("neither `singularity` nor `apptainer` is on the PATH")
         self._program = program
         self._user = user
+        self._share = share
         self._registry = share / f"instances-{boot}"
         self._registry.mkdir(mode=0o700, exist_ok=True)
         if user is not None:
@@ -101,8 +103,10 @@ class Singularity:
         options = ["--containall", "--no-home", "--writable-tmpfs", "--cleanenv", "--scratch", WORKDIR]
         if spec.network == "none":
             options += ["--net", "--network", "none"]
-        if image.is_dir() and (image / "usr").is_dir() and not any((image / "usr").iterdir()):
+        if borrows_usr(image):
             options += ["--bind", "/usr:/usr:ro"]
+            for folder, seen_at in kernel_python(self._share).folders if spec.kernel else ():
+                options += ["--bind", f"{folder}:{seen_at}:ro"]
         return start(Client, str(image), name, options)
 
     def launch(self, spec: SandboxSpec, name: str, *, nonce: str) -> Launch:
@@ -160,6 +164,11 @@ class Singularity:
             group=self._user.gid if self._user else None,
             extra_groups=[] if self._user else None,
         )
+
+
+def borrows_usr(image: Path) -> bool:
+    """Whether an image has no /usr of its own."""
+    return image.is_dir() and (image / "usr").is_dir() and not any((image / "usr").iterdir())
 
 
 def start(client: Any, image: str, name: str, options: list[str]) -> int:

@@ -17,7 +17,7 @@ from prorl_celery.settings import Settings
 PACKET_BYTES = 128 << 10
 """Longest packet; under Linux's default socket buffer, so that one always fits."""
 
-MAX_DESCRIPTORS = 4
+MAX_DESCRIPTORS = 8
 
 
 def keeper_directory(settings: Settings) -> Path:

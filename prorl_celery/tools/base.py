@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
+LONGEST_SECONDS = 3600.0
+SHORTEST_SECONDS = 0.1
+NO_SECONDS = "'timeout' must be a positive number of seconds."
+
 
 @dataclass(frozen=True, slots=True)
 class Observation:
@@ -50,6 +54,15 @@ def function_schema(
             },
         },
     }
+
+
+def seconds_wanted(arguments: dict[str, Any], default: float) -> float | None:
+    """The time-out that a call asks for in `timeout`, within what makes sense; None where it is no time at all."""
+    wanted = arguments.get("timeout", default)
+    if not wanted > 0:
+        return None
+    # Cut before it is a float: a model may write an integer that no float can hold.
+    return float(min(max(wanted, SHORTEST_SECONDS), LONGEST_SECONDS))
 
 
 _TYPES: dict[str, tuple[type, ...]] = {

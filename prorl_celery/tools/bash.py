@@ -6,10 +6,7 @@ from typing import Any, ClassVar
 
 from prorl_celery.sandbox.base import CommandResult, Shell
 from prorl_celery.settings import Settings
-from prorl_celery.tools.base import Observation, function_schema
-
-LONGEST_SECONDS = 3600.0
-SHORTEST_SECONDS = 0.1
+from prorl_celery.tools.base import NO_SECONDS, Observation, function_schema, seconds_wanted
 
 
 class BashTool:
@@ -33,11 +30,9 @@ class BashTool:
         self._timeout = settings.tool_timeout_seconds
 
     def __call__(self, arguments: dict[str, Any]) -> Observation:
-        wanted = arguments.get("timeout", self._timeout)
-        if not wanted > 0:
-            return Observation("'timeout' must be a positive number of seconds.")
-        # Cut before it is a float: a model may write an integer that no float can hold.
-        timeout = float(min(max(wanted, SHORTEST_SECONDS), LONGEST_SECONDS))
+        timeout = seconds_wanted(arguments, self._timeout)
+        if timeout is None:
+            return Observation(NO_SECONDS)
         return Observation(render(self._shell.run(arguments["command"], timeout=timeout), timeout))
 
 

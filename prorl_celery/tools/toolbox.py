@@ -10,10 +10,12 @@ from prorl_celery.settings import Settings
 from prorl_celery.tools.base import Observation, Tool, wrong_arguments
 from prorl_celery.tools.bash import BashTool
 from prorl_celery.tools.editor import EditorTool
+from prorl_celery.tools.ipython import IPythonTool
 from prorl_celery.tools.simple import FinishTool, ThinkTool
 
 _IN_SANDBOX: dict[str, Callable[[Sandbox, Settings], Tool]] = {
     "bash": lambda sandbox, settings: BashTool(sandbox.shell, settings),
+    "ipython": lambda sandbox, settings: IPythonTool(sandbox.kernel, settings),
     "str_replace_editor": lambda sandbox, settings: EditorTool(sandbox.files, settings),
 }
 _ANYWHERE: dict[str, Callable[[], Tool]] = {"finish": FinishTool, "think": ThinkTool}

@@ -16,9 +16,9 @@ from prorl_celery.tools.toolbox import TOOL_NAMES, Toolbox
 
 @pytest.fixture(scope="session")
 def tool_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LiveSandbox, Settings]]:
-    settings = Settings(run_dir=tmp_path_factory.mktemp("run"), node="n1")
+    settings = Settings(run_dir=tmp_path_factory.mktemp("run"), node="n1", kernel_packages=("ipykernel",))
     with KeeperProcess(settings) as keeper, NeverCancelled() as never:
-        sandbox = keeper.client.start(SandboxSpec(job_id="tools", attempt=1), cancel=never, timeout=30.0)
+        sandbox = keeper.client.start(SandboxSpec(job_id="tools", attempt=1, kernel=True), cancel=never, timeout=30.0)
         yield sandbox, settings
         sandbox.stop()
 

@@ -69,8 +69,8 @@ def test_a_wrong_call_is_told_to_the_model(toolbox, name, arguments, says):
 
 
 def test_unknown_tools_are_refused_by_name_at_the_start(toolbox):
-    with NeverCancelled() as never, pytest.raises(ValueError, match="rm, ipython; there are bash"):
-        Toolbox(["bash", "rm", "ipython"], sandbox=None, settings=Settings(), cancel=never)
+    with NeverCancelled() as never, pytest.raises(ValueError, match="rm, browser; there are bash"):
+        Toolbox(["bash", "rm", "browser"], sandbox=None, settings=Settings(), cancel=never)
 
 
 def test_without_a_sandbox_only_the_tools_that_need_none_are_there():

@@ -14,6 +14,7 @@ from typing import Any
 from prorl_celery.errors import SandboxError, SandboxUnavailable
 from prorl_celery.node.keeper.admission import Admissions
 from prorl_celery.node.keeper.entry import Entry, Started
+from prorl_celery.node.keeper.kernels import Kernels
 from prorl_celery.node.keeper.limits import Limits
 from prorl_celery.node.keeper.loop import Loop
 from prorl_celery.node.keeper.orphans import reap_strangers
@@ -49,6 +50,7 @@ class Sandboxes:
             settings.spare_sandboxes, loop, lambda spec, started: self.start(spec, None, started), self.stop
         )
         self.limits = Limits(settings, loop, self.stop)
+        self.kernels = Kernels(settings, loop)
         self.starts = 0
         self.stops = 0
         self.leaked = 0
@@ -98,11 +100,10 @@ class Sandboxes:
             self._hand_over(spare, spec, started)
             return spare
         try:
-            if kind == "singularity":
-                self._start_instance(entry, started)
-            else:
-                self._run(entry, self._launch(entry))
-                self._loop.after(0.0, lambda: started(entry, None))
+            if self.kernels.are_prepared(
+                entry, self._share_of_user, lambda error: self._prepared(entry, started, error)
+            ):
+                self._begin(entry, started)
         except SandboxError:
             self._gone(entry)
             raise
@@ -141,6 +142,7 @@ class Sandboxes:
     def stop_all(self) -> None:
         """Begin to end every sandbox."""
         self.spares.close()
+        self.kernels.close()
         for entry in self.entries():
             self.stop(entry.sandbox_id)
 
@@ -163,6 +165,25 @@ class Sandboxes:
         spare.lifetime = self._loop.after(spec.lifetime_seconds, lambda: self.stop(spare.sandbox_id))
         self._loop.after(0.0, lambda: started(spare, None))
 
+    def _begin(self, entry: Entry, started: Started) -> None:
+        if entry.kind == "singularity":
+            self._start_instance(entry, started)
+        else:
+            self._run(entry, self._launch(entry))
+            self._loop.after(0.0, lambda: started(entry, None))
+
+    def _prepared(self, entry: Entry, started: Started, error: SandboxError | None) -> None:
+        """Go on with a start that had to wait."""
+        if error is None and not entry.ending:
+            try:
+                self._begin(entry, started)
+                return
+            except (SandboxError, OSError) as failed:
+                error = failed if isinstance(failed, SandboxError) else SandboxError(str(failed))
+        if error is not None:
+            started(entry, error)
+        self._gone(entry)
+
     def _launch(self, entry: Entry) -> Launch:
         if entry.kind == "local":
             user = sandbox_user(self._settings)
@@ -182,7 +203,7 @@ class Sandboxes:
         return self._bubblewrap
 
     def _reap_strangers(self) -> None:
-        known = self.limits.pids | {e.process.pid for e in self.entries() if e.process is not None}
+        known = self.limits.pids | self.kernels.pids | {e.process.pid for e in self.entries() if e.process is not None}
         known |= {e.work.pid for e in self.entries() if e.work is not None}
         if self._singularity is not None:
             known.add(self._singularity.guard_pid)
@@ -192,6 +213,9 @@ class Sandboxes:
         if self._share is None:
             self._share = Share(self._settings, user)
         return self._share.path
+
+    def _share_of_user(self) -> Path:
+        return self._shared(sandbox_user(self._settings))
 
     def _start_instance(self, entry: Entry, started: Started) -> None:
         if self._singularity is None:
@@ -229,6 +253,7 @@ class Sandboxes:
         entry.work = ChildWork(begin, self._loop, done, timeout=singularity.START_SECONDS)
 
     def _run(self, entry: Entry, launch: Launch, inner_pidfd: int | None = None, inner: int | None = None) -> None:
+        launch = self.kernels.equip(entry, launch, self._share_of_user)
         entry.launch = launch
         entry.handle = SandboxHandle(
             sandbox_id=entry.sandbox_id,
@@ -245,6 +270,7 @@ class Sandboxes:
             inner_pidfd=inner_pidfd,
         )
         self.limits.begin(entry.sandbox_id, entry.spec, entry.process, inner)
+        self.kernels.inherited(entry.sandbox_id)
 
     def _is_stuck(self, entry: Entry) -> None:
         """It would not end: count it, and let another have its place. Only so many, or they would fill the machine."""
@@ -261,6 +287,7 @@ class Sandboxes:
             return
         self.spares.gone(entry)
         self.limits.gone(entry.sandbox_id)
+        self.kernels.gone(entry.sandbox_id)
         if entry.lifetime is not None:
             entry.lifetime.cancel()
         if entry.launch is not None and entry.kind == "local":

@@ -210,9 +210,9 @@ class Service:
         if process is None or handle is None or not process.alive:
             connection.fail(SandboxError("the sandbox ended while it started"))
             return
+        descriptors = (process.pty, process.control.fileno(), *self.sandboxes.kernels.descriptors(entry.sandbox_id))
         connection.send(
-            {"ok": True, "handle": handle.to_json(), "nonce": entry.nonce},
-            (process.pty, process.control.fileno()),
+            {"ok": True, "handle": handle.to_json(), "nonce": entry.nonce, "descriptors": len(descriptors)}, descriptors
         )
 
     def _stop(self, connection: Connection, message: dict[str, Any]) -> None:

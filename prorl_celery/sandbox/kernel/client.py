@@ -1,0 +1,211 @@
+"""Cells run in a sandbox's kernel by the process that works on the job: sent, watched, interrupted, ended.
+
+Everything waits in one poll: for output, the answer, the kernel's end, the job's cancel, and the deadline. A cell past
+its time-out is interrupted; if that does not end it, the kernel is killed and another started in its place. So is one
+that ended by itself. The next is up long before a model has read what happened to the last.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from enum import Enum
+
+from zmq import ZMQError
+
+from prorl_celery.errors import SandboxError
+from prorl_celery.sandbox.base import CancelSignal, CellResult
+from prorl_celery.sandbox.kernel.channels import Channels
+from prorl_celery.sandbox.kernel.life import KERNEL_SECONDS, KernelLife
+from prorl_celery.sandbox.kernel.results import CellOutput
+
+INTERRUPT_SECONDS = 2.0
+"""How long a cell may take to end after an interrupt before its kernel is killed."""
+IDLE_SECONDS = 1.0
+"""How long the end of a cell's output is waited for once its answer is there; it comes within a millisecond, unless
+the kernel had to drop it."""
+LAST_OUTPUT_SECONDS = 0.05
+"""How long what a dead kernel sent may take to arrive."""
+SUBSCRIBED_SECONDS = 0.2
+MESSAGES = 64
+"""Messages read between two looks at the clock."""
+
+
+class _End(Enum):
+    DONE = 1
+    TIMED_OUT = 2
+    DIED = 3
+
+
+class SandboxKernel:
+    """`Kernel` over two sockets of the sandbox (O_PATH descriptors, which stay the caller's) and its life."""
+
+    def __init__(
+        self,
+        sockets: tuple[int, int],
+        *,
+        life: KernelLife,
+        key: str,
+        cancel: CancelSignal,
+        output_bytes: int,
+    ) -> None:
+        self._shell, self._iopub = sockets
+        self._key = key.encode()
+        self._cancel = cancel
+        self._output_bytes = output_bytes
+        self._life = life
+        self._channels: Channels | None = None
+        self._ended: int | None = None
+        """How the kernel before this one ended, until somebody was told."""
+
+    def open(self) -> None:
+        """Connect to the kernel, which is running. Raises: `SandboxError`, what the cancel signal raises."""
+        self._ended = self._life.begin()
+        self._ready()
+
+    def run(self, code: str, *, timeout: float) -> CellResult:
+        """Run one cell to its end or its time-out (seconds). Raises as `Kernel.run`."""
+        self._cancel.raise_if_set()
+        channels, cell = self._sent(code)
+        lost, self._ended = self._ended, None
+        started = time.monotonic()
+        output = CellOutput(self._output_bytes)
+        end = self._follow(channels, cell, output, started + timeout)
+        timed_out = end is _End.TIMED_OUT
+        if timed_out:
+            self._life.signal(signal.SIGINT)
+            end = self._follow(channels, cell, output, time.monotonic() + INTERRUPT_SECONDS)
+        ended = None
+        if end is not _End.DONE or output.asked_to_end:
+            ended = self._begin_again()
+            self._ended = None
+            if output.asked_to_end and end is _End.DONE:
+                ended = 0
+        return CellResult(
+            output=output.text(),
+            ok=end is _End.DONE and not timed_out and output.error is None,
+            duration_s=time.monotonic() - started,
+            timed_out=timed_out,
+            omitted_bytes=output.omitted_bytes,
+            kernel_ended=ended,
+            kernel_lost=lost,
+        )
+
+    def _sent(self, code: str) -> tuple[Channels, str]:
+        """Send a cell, to another kernel where this one has ended meanwhile or cannot be reached."""
+        if self._channels is not None and self._life.has_ended:
+            self._begin_again()
+        channels = self._ready()
+        try:
+            return channels, channels.execute(code)
+        except ZMQError:
+            self._begin_again()
+        channels = self._ready()
+        try:
+            return channels, channels.execute(code)
+        except ZMQError as error:
+            raise SandboxError(f"the sandbox's kernel cannot be reached: {error}") from error
+
+    def restart(self) -> None:
+        """End the kernel and wait for a fresh one. Raises as `Kernel.run`."""
+        self._begin_again()
+        self._ended = None
+        self._ready()
+
+    def close(self) -> None:
+        """Close our side; the kernel lives on."""
+        self._disconnect()
+        self._life.close()
+
+    def _begin_again(self) -> int:
+        """Have another kernel started in place of this one, and do not wait for it. Returns how this one ended."""
+        self._disconnect()
+        self._life.kill()
+        ended = self._life.begin()
+        self._ended = 0 if ended is None else ended
+        return self._ended
+
+    def _ready(self) -> Channels:
+        """The channels to a kernel that is up."""
+        for last in (False, True):
+            if self._channels is not None:
+                return self._channels
+            try:
+                self._life.wait_up(KERNEL_SECONDS)
+                self._channels = self._connected()
+            except SandboxError:
+                # One that was just ending took our connection with it; a second that ends so has another reason.
+                if last or not self._life.has_ended:
+                    raise
+                ended = self._life.begin()
+                self._ended = ended if self._ended is None else self._ended
+        raise SandboxError("the sandbox's kernel ends as soon as it is started")
+
+    def _connected(self) -> Channels:
+        try:
+            channels = Channels(self._shell, self._iopub, key=self._key, output_bytes=self._output_bytes)
+        except ZMQError as error:
+            raise SandboxError(f"the kernel cannot be connected to: {error}") from error
+        try:
+            channels.watch(self._life.fileno())
+            channels.watch(self._cancel.fileno())
+            self._subscribe(channels)
+        except BaseException:
+            channels.close()
+            raise
+        return channels
+
+    def _subscribe(self, channels: Channels) -> None:
+        """Return when what the kernel sends arrives here; what it sent before is of no interest."""
+        deadline = time.monotonic() + KERNEL_SECONDS
+        answered = False
+        heard = False
+        request = channels.ask_info()
+        while not (answered and heard):
+            asked = time.monotonic()
+            if asked >= deadline:
+                raise SandboxError(f"the sandbox's kernel did not answer within {KERNEL_SECONDS:g} s")
+            readable = channels.poll(SUBSCRIBED_SECONDS if answered else deadline - asked)
+            if self._cancel.fileno() in readable:
+                self._cancel.raise_if_set()
+            before = answered, heard
+            for message in channels.received(MESSAGES):
+                heard = heard or not message.is_reply
+                answered = answered or (message.is_reply and message.parent == request)
+            if before == (answered, heard):
+                if self._life.fileno() in readable and self._life.has_ended:
+                    raise SandboxError("the sandbox's kernel ended as it was connected to")
+                if answered:  # an ipykernel that greets no subscriber: it speaks when it is asked again
+                    request = channels.ask_info()
+
+    def _follow(self, channels: Channels, cell: str, output: CellOutput, deadline: float) -> _End:
+        """Take in what comes until the cell has ended, the kernel has, or the time is up."""
+        answered = idle = died = False
+        while not (answered and idle):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return _End.DONE if answered else _End.DIED if died else _End.TIMED_OUT
+            readable = channels.poll(left)
+            if self._cancel.fileno() in readable:
+                self._cancel.raise_if_set()
+            if not died and self._life.fileno() in readable and self._life.has_ended:
+                died = True
+                channels.unwatch(self._life.fileno())
+                deadline = time.monotonic() + LAST_OUTPUT_SECONDS
+            for message in channels.received(MESSAGES):
+                mine = message.parent == cell
+                if message.kind == "execute_reply":
+                    if mine and message.is_reply and not answered:
+                        answered = True
+                        deadline = min(deadline, time.monotonic() + IDLE_SECONDS)
+                        output.take(message)
+                elif message.kind != "status":
+                    output.take(message)
+                elif mine and message.content.get("execution_state") == "idle":
+                    idle = True
+        return _End.DONE
+
+    def _disconnect(self) -> None:
+        if self._channels is not None:
+            self._channels.close()
+            self._channels = None

@@ -1,0 +1,141 @@
+"""A kernel's start and end, as a worker sees them: no message of Jupyter's is needed for either.
+
+The worker asks the sandbox's first process to start it, and connects to a socket whose other end the kernel takes as
+the first thing it does. There it says how its start went; and the connection ends with it, whatever ends it.
+"""
+
+from __future__ import annotations
+
+import select
+import signal
+import socket
+import time
+
+from prorl_celery.errors import SandboxError
+from prorl_celery.sandbox.base import CancelSignal
+from prorl_celery.sandbox.control import Control
+from prorl_celery.sandbox.waiting import Waiter
+
+KERNEL_SECONDS = 120.0
+"""How long a kernel may take to start. It takes half a second, on a machine that has nothing else to do."""
+FIRST_LOOK_SECONDS = 1.0
+"""When it is asked whether a kernel that says nothing lives at all; then after 4, 16, ... seconds."""
+SAID_BYTES = 4096
+NO_PYTHON = 2
+ALREADY = b"lives"
+NEW = b"new"
+
+
+class KernelLife:
+    """One sandbox's kernel, or the next that stands for it. `descriptor` (the socket's, O_PATH) stays the caller's."""
+
+    def __init__(self, descriptor: int, control: Control, cancel: CancelSignal) -> None:
+        self._path = f"/proc/self/fd/{descriptor}"
+        self._control = control
+        self._cancel = cancel
+        self._connection: socket.socket | None = None
+        self._up = False
+
+    def begin(self) -> int | None:
+        """Have a kernel started unless one lives, and do not wait for it. Returns how the last one ended, as a shell
+        tells it; None where none had.
+
+        Raises: `SandboxError`, what the cancel signal raises.
+        """
+        self.close()
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        try:
+            connection.connect(self._path)
+            code, said = self._control.request("kernel", limit_bytes=16)
+        except OSError as error:
+            connection.close()
+            raise SandboxError(f"the kernel's socket cannot be reached: {error.strerror or error}") from error
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+        if code == NO_PYTHON:
+            raise SandboxError("the sandbox has no python3 for a kernel: use an image with Python and ipykernel")
+        if code:
+            raise SandboxError(f"the kernel could not be started (code {code})")
+        return int(said) if said.isdigit() else None
+
+    def wait_up(self, timeout: float = KERNEL_SECONDS) -> None:
+        """Return when it is up. Raises: `SandboxError` with what it said instead, what the cancel signal raises."""
+        if self._up:
+            return
+        connection = self._connection
+        if connection is None:
+            raise SandboxError("no kernel was started")
+        waiter = Waiter(connection.fileno(), self._cancel)
+        deadline = time.monotonic() + timeout
+        look_after = FIRST_LOOK_SECONDS
+        while not waiter.readable(min(deadline, time.monotonic() + look_after)):
+            look_after *= 4
+            if not self.signal(0):
+                raise SandboxError("the sandbox's kernel ended as soon as it was started")
+            if time.monotonic() >= deadline:
+                raise SandboxError(f"the sandbox's kernel was not up within {timeout:g} s")
+        said = _read(connection)
+        if said == b"up":
+            self._up = True
+        elif b"No module named 'ipykernel'" in said:
+            raise SandboxError(
+                "the sandbox's python3 has no ipykernel: install it in the image (pip install ipykernel)"
+            )
+        else:
+            reason = said.decode("utf-8", "replace").removeprefix("failed ") or "it ended as it started"
+            raise SandboxError(f"the sandbox's kernel did not start: {reason}")
+
+    def fileno(self) -> int:
+        """A descriptor that becomes readable when the kernel has ended; once it is up."""
+        return -1 if self._connection is None else self._connection.fileno()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the kernel that was up is gone."""
+        if self._connection is None:
+            return True
+        poll = select.poll()
+        poll.register(self._connection, select.POLLIN)
+        return bool(poll.poll(0)) and not _read(self._connection)
+
+    def signal(self, number: int) -> bool:
+        """Send the kernel, and what it runs in the foreground, a signal; False when there is no kernel.
+
+        Raises: `SandboxError`, what the cancel signal raises.
+        """
+        code, _ = self._control.request("kernel_signal", size=number)
+        return code == 0
+
+    def kill(self) -> None:
+        """End it. Raises as `signal`."""
+        self.signal(signal.SIGKILL)
+
+    def close(self) -> None:
+        """Close our end; the kernel lives on."""
+        self._up = False
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def _read(connection: socket.socket) -> bytes:
+    """What it says; nothing at its end."""
+    try:
+        return connection.recv(SAID_BYTES)
+    except BlockingIOError:
+        return b"?"
+    except OSError:
+        return b""
+
+
+def describe(status: int) -> str:
+    """How a kernel ended, from a shell's exit code."""
+    if status <= 128:
+        return f"exit code {status}"
+    try:
+        name = signal.Signals(status - 128).name
+    except ValueError:
+        name = str(status - 128)
+    return f"signal {name}" + (", as when memory runs out" if name == "SIGKILL" else "")
