@@ -204,9 +204,15 @@ class Handler:
         """The container image this instance wants; None for the default sandbox."""
         return None
 
+    def needs_kernel(self, job: JobRequest) -> bool:
+        """Whether the main sandbox has an IPython kernel, which is up before init begins; by default where `ipython`
+        is among the job's tools, or else among `default_tools`.
+        """
+        return "ipython" in (self.default_tools if job.agent.tools is None else job.agent.tools)
+
     def sandbox_request(self, job: JobRequest) -> SandboxRequest:
         """What the main sandbox is, where `needs_sandbox`. Called in every stage: say the same each time."""
-        return SandboxRequest(image=self.image(job.instance.data()))
+        return SandboxRequest(image=self.image(job.instance.data()), kernel=self.needs_kernel(job))
 
     def sandboxes(self, job: JobRequest) -> Mapping[str, SandboxRequest]:
         """Further sandboxes, by name, with the main one `MOST_SANDBOXES` at most. Called in every stage: say the same
