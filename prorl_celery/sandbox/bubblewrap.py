@@ -11,8 +11,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from prorl_celery.errors import SandboxUnavailable
+from prorl_celery.errors import SandboxError, SandboxUnavailable
 from prorl_celery.sandbox.base import SandboxSpec
+from prorl_celery.sandbox.binds import allowed_binds
 from prorl_celery.sandbox.launch import (
     Launch,
     User,
@@ -28,6 +29,8 @@ WORKDIR = "/workspace"
 HOME = "/home/agent"
 SMALL_BYTES = 64 << 20
 """Size of each writable place beside the working directory."""
+HOSTS_OWN = ("usr", "etc", "bin", "sbin", "lib", "lib32", "lib64")
+"""Folders of the root in which nothing can be mounted: they are read-only."""
 PROBE_SECONDS = 20.0
 UID = 1000
 
@@ -83,6 +86,10 @@ class Bubblewrap:
         for place in ("/tmp", "/var/tmp", "/dev/shm", HOME):
             flags += ["--size", small, "--perms", "1777", "--tmpfs", place]
         flags += ["--size", str(spec.disk_bytes), "--tmpfs", WORKDIR, "--chdir", WORKDIR]
+        for bind in allowed_binds(spec.binds, self._settings.sandbox_binds, self._user):
+            if bind.target.split("/")[1] in HOSTS_OWN:
+                raise SandboxError(f"a bubblewrap sandbox has the machine's at {bind.target}: bind to another place")
+            flags += ["--bind" if bind.writable else "--ro-bind", bind.source, bind.target]
         # The root and /dev are tmpfs too, and would be writable without bound.
         flags += ["--remount-ro", "/dev", "--remount-ro", "/"]
         flags += ["--unshare-all", "--unshare-user", "--uid", str(UID), "--gid", str(UID), "--disable-userns"]

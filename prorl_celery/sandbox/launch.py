@@ -18,6 +18,7 @@ from prorl_celery.errors import SandboxError, SandboxUnavailable
 from prorl_celery.sandbox import owner
 from prorl_celery.sandbox.base import SandboxSpec
 from prorl_celery.sandbox.limits import data_kib
+from prorl_celery.sandbox.networks import check_network
 from prorl_celery.settings import Settings
 
 CONTROL = "{control}"
@@ -101,13 +102,18 @@ def choose_kind(spec: SandboxSpec, settings: Settings, *, has_singularity: Calla
     return kind
 
 
-def check_spec(spec: SandboxSpec) -> None:
-    """Raises `SandboxError` when a spec asks for what no sandbox can be."""
-    if spec.network not in ("none", "host"):
-        raise SandboxError(f"network must be none or host, not {spec.network!r}")
+def check_spec(spec: SandboxSpec, settings: Settings, kind: str) -> None:
+    """Raises `SandboxError` when a spec asks for what its kind of sandbox cannot be, or the node does not allow."""
+    check_network(spec, settings, kind)
     for name, value in spec.env.items():
         if not _ENV_NAME.fullmatch(name) or "\0" in value:
             raise SandboxError(f"{name!r} cannot be an environment variable")
+    if spec.fakeroot and kind != "singularity":
+        raise SandboxError(f"a {kind} sandbox cannot look like root: fakeroot needs an image")
+    if spec.fakeroot and not settings.sandbox_fakeroot:
+        raise SandboxError("looking like root is not allowed on this node: PRORL_SANDBOX_FAKEROOT=1 allows it")
+    if spec.binds and kind == "local":
+        raise SandboxError("a local sandbox has no binds: it sees all of the machine")
     if spec.processes < 8 or spec.memory_bytes < 1 << 20 or spec.disk_bytes < 4096 or spec.lifetime_seconds <= 0:
         raise SandboxError("a sandbox needs 8 processes, 1 MiB of memory, 4 KiB of disk and time to live")
 

@@ -17,6 +17,17 @@ from prorl_celery.settings import Settings
 from prorl_celery.testing.keeper import KeeperProcess
 
 
+@pytest.fixture(scope="module")
+def sandbox_settings(tmp_path_factory):
+    return Settings(
+        run_dir=tmp_path_factory.mktemp("run"),
+        node="n1",
+        rollout_slots=12,
+        init_ahead=4,
+        sandbox_networks=("none", "host"),
+    )
+
+
 def output(sandbox, command: str) -> str:
     return sandbox.shell.run(command, timeout=20).output
 
@@ -104,7 +115,9 @@ def test_root_or_an_unknown_user_as_the_sandbox_user_is_refused(monkeypatch):
         ({"kind": "docker"}, SandboxError, "no kind of sandbox"),
         ({"kind": "local"}, SandboxUnavailable, "PRORL_ALLOW_UNSAFE_LOCAL"),
         ({"kind": "bubblewrap", "image": "/x"}, SandboxUnavailable, "no images"),
-        ({"network": "bridge"}, SandboxError, "none or host"),
+        ({"network": "bridge"}, SandboxError, "PRORL_SANDBOX_NETWORKS"),
+        ({"network": "lan"}, SandboxError, "none, host, bridge"),
+        ({"fakeroot": True}, SandboxError, "fakeroot needs an image"),
         ({"env": {"A B": "c"}}, SandboxError, "environment"),
         ({"processes": 1}, SandboxError, "processes"),
     ],

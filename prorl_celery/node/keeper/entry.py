@@ -27,6 +27,8 @@ class Entry:
         self.work: ChildWork | None = None
         self.launch: Launch | None = None
         self.ending = False
+        self.over = False
+        """All of its process has gone."""
         self.lifetime: Timer | None = None
         self.when_gone: list[Callable[[], None]] = []
         self.when_stuck: list[Callable[[], None]] = []

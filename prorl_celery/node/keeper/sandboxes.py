@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from prorl_celery.errors import SandboxError, SandboxUnavailable
 from prorl_celery.node.keeper.admission import Admissions
 from prorl_celery.node.keeper.entry import Entry, Started
+from prorl_celery.node.keeper.instances import InstanceStart
 from prorl_celery.node.keeper.kernels import Kernels
 from prorl_celery.node.keeper.limits import Limits
 from prorl_celery.node.keeper.loop import Loop
 from prorl_celery.node.keeper.orphans import reap_strangers
 from prorl_celery.node.keeper.process import SandboxProcess
 from prorl_celery.node.keeper.spares import SPARE, Spares
-from prorl_celery.node.keeper.work import ChildWork
 from prorl_celery.sandbox import local, singularity
 from prorl_celery.sandbox.base import SandboxHandle, SandboxSpec
 from prorl_celery.sandbox.bubblewrap import Bubblewrap
 from prorl_celery.sandbox.launch import Launch, User, check_spec, choose_kind, sandbox_user
+from prorl_celery.sandbox.networks import Loopbacks
 from prorl_celery.sandbox.share import Share
 from prorl_celery.settings import Settings
 
@@ -46,6 +45,7 @@ class Sandboxes:
         self._bubblewrap: Bubblewrap | SandboxUnavailable | None = None
         self._singularity: singularity.Singularity | None = None
         self._share: Share | None = None
+        self._loopbacks = Loopbacks()
         self.spares = Spares(
             settings.spare_sandboxes, loop, lambda spec, started: self.start(spec, None, started), self.stop
         )
@@ -88,8 +88,8 @@ class Sandboxes:
 
         Raises: `SandboxError`, `SandboxUnavailable` when it cannot even begin; then nothing is left.
         """
-        check_spec(spec)
         kind = choose_kind(spec, self._settings, has_singularity=lambda: singularity.command() is not None)
+        check_spec(spec, self._settings, kind)
         spare = self.spares.take(spec) if kind == "bubblewrap" and spec.purpose != SPARE else None
         entry = spare or Entry(f"s{next(self._numbers)}-{secrets.token_hex(3)}", spec, kind, secrets.token_hex(6))
         self._entries[entry.sandbox_id] = entry
@@ -185,10 +185,11 @@ class Sandboxes:
         self._gone(entry)
 
     def _launch(self, entry: Entry) -> Launch:
+        spec = self._loopbacks.give(entry.sandbox_id, entry.spec)
         if entry.kind == "local":
             user = sandbox_user(self._settings)
-            return local.local_launch(entry.spec, nonce=entry.nonce, user=user, share=self._shared(user))
-        return self.bubblewrap().launch(entry.spec, nonce=entry.nonce)
+            return local.local_launch(spec, nonce=entry.nonce, user=user, share=self._shared(user))
+        return self.bubblewrap().launch(spec, nonce=entry.nonce)
 
     def bubblewrap(self) -> Bubblewrap:
         """Made, and tried out, at the first call. Raises `SandboxUnavailable`, then at every later call."""
@@ -220,37 +221,22 @@ class Sandboxes:
     def _start_instance(self, entry: Entry, started: Started) -> None:
         if self._singularity is None:
             user = sandbox_user(self._settings)
-            self._singularity = singularity.Singularity(user, self._shared(user), self._boot)
+            self._singularity = singularity.Singularity(self._settings, user, self._shared(user), self._boot)
         container = self._singularity
-        name = container.instance_name(entry.sandbox_id)
 
-        def done(pid: Any, error: SandboxError | None) -> None:
-            entry.work = None
-            if error is None:
-                try:
-                    inner = os.pidfd_open(pid)
-                    self._run(entry, container.launch(entry.spec, name, nonce=entry.nonce), inner, pid)
-                except ProcessLookupError:
-                    error = SandboxError(f"the instance {name} ended at once")
-                except SandboxError as failed:
-                    error = failed
-                except OSError as failed:
-                    error = SandboxError(f"the instance {name} could not be entered: {failed}")
-            if error is not None:
-                started(entry, error)
-                self._gone(entry)
-            elif entry.ending and entry.process is not None:
-                entry.process.kill()
-            else:
-                started(entry, None)
+        def run(pid: int, pidfd: int, name: str) -> None:
+            spec = self._loopbacks.give(entry.sandbox_id, entry.spec)
+            self._run(entry, container.launch(spec, name, pid, nonce=entry.nonce), pidfd, pid)
 
-        entry.when_gone.append(lambda: container.forget(name))
-
-        def begin() -> int:
-            self.limits.enter(entry.sandbox_id, entry.spec)
-            return container.start_instance(entry.spec, name)
-
-        entry.work = ChildWork(begin, self._loop, done, timeout=singularity.START_SECONDS)
+        InstanceStart(
+            entry,
+            container,
+            self._loop,
+            enter=lambda: self.limits.enter(entry.sandbox_id, entry.spec),
+            run=run,
+            started=started,
+            gone=self._gone,
+        )
 
     def _run(self, entry: Entry, launch: Launch, inner_pidfd: int | None = None, inner: int | None = None) -> None:
         launch = self.kernels.equip(entry, launch, self._share_of_user)
@@ -265,12 +251,19 @@ class Sandboxes:
         entry.process = SandboxProcess(
             self.limits.hold(launch),
             self._loop,
-            ended=lambda: self._gone(entry),
+            ended=lambda: self._over(entry),
             stuck=lambda: self._is_stuck(entry),
             inner_pidfd=inner_pidfd,
         )
         self.limits.begin(entry.sandbox_id, entry.spec, entry.process, inner)
         self.kernels.inherited(entry.sandbox_id)
+
+    def _over(self, entry: Entry) -> None:
+        entry.over = True
+        if entry.work is None:
+            self._gone(entry)
+        else:  # the start of an instance that has ended by now; its end is the entry's
+            entry.work.kill()
 
     def _is_stuck(self, entry: Entry) -> None:
         """It would not end: count it, and let another have its place. Only so many, or they would fill the machine."""
@@ -286,6 +279,7 @@ class Sandboxes:
         if self._entries.pop(entry.sandbox_id, None) is None:
             return
         self.spares.gone(entry)
+        self._loopbacks.take_back(entry.sandbox_id)
         self.limits.gone(entry.sandbox_id)
         self.kernels.gone(entry.sandbox_id)
         if entry.lifetime is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -13,13 +14,14 @@ from prorl_celery.node.keeper.loop import Loop
 
 OUTPUT_BYTES = 64 << 10
 RESULT = b"\n\x1eresult "
+AHEAD = re.compile(rb"\n\x1eahead ([^\n]*)\n")
 
 
 class ChildWork:
     """Runs a function in a child; calls `done(result, error)` when the child has ended.
 
-    The function returns JSON; what it prints is the error's text when it fails. Forking without exec is safe here: the
-    keeper has one thread.
+    The function returns JSON; what it prints is the error's text when it fails. What it passes to `tell_ahead` goes to
+    `ahead` while it works on. Forking without exec is safe here: the keeper has one thread.
     """
 
     def __init__(
@@ -29,9 +31,11 @@ class ChildWork:
         done: Callable[[Any, SandboxError | None], None],
         *,
         timeout: float,
+        ahead: Callable[[Any], None] | None = None,
     ) -> None:
         self._loop = loop
         self._done = done
+        self._ahead = ahead
         self._said = bytearray()
         read, write = os.pipe()
         self.pid = os.fork()
@@ -61,6 +65,11 @@ class ChildWork:
         del self._said[:-OUTPUT_BYTES]
         if not data:
             self._loop.unwatch(self._pipe)
+        told = AHEAD.search(bytes(self._said))
+        if told is not None and self._ahead is not None:
+            ahead, self._ahead = self._ahead, None
+            del self._said[told.start() : told.end()]
+            ahead(json.loads(told[1]))
 
     def _ended(self) -> None:
         pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -79,6 +88,11 @@ class ChildWork:
         text = " ".join((said or bytes(self._said)).decode("utf-8", "replace").split())
         cause = "was killed" if os.WIFSIGNALED(status) else "failed"
         self._done(None, SandboxError(f"starting the sandbox {cause}: {text[-2000:]}"))
+
+
+def tell_ahead(value: Any) -> None:
+    """In the function of a `ChildWork`: pass on some JSON before it is done. Once."""
+    os.write(1, b"\n\x1eahead " + json.dumps(value).encode() + b"\n")
 
 
 def _child(function: Callable[[], Any], write: int) -> None:
