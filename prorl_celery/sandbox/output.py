@@ -1,9 +1,22 @@
-"""What a command printed, kept within a cap: the first bytes and the last.
+"""What a command printed, as a model should read it: each line in its last state, and no more than a cap of it.
 
-Memory stays at the cap plus one read, whatever the command prints.
+A program that draws a progress bar returns to the start of the line (`\\r`) and writes it anew, a thousand times. Shown
+is what a terminal shows in the end: the text after the last return. (Where a shorter text was written over a longer one
+a terminal shows the rest of that; here all of it goes.) A return right before a line's end is part of it.
+
+Of more than the cap the first bytes and the last are kept. Memory stays at the cap plus two reads, whatever the command
+prints. Reads are kept as they came until they are made text, so that few bytes are ever copied.
 """
 
 from __future__ import annotations
+
+from collections import deque
+
+SMALL_BYTES = 1024
+"""Reads shorter than this are put together: an object for each would cost more than its bytes."""
+BLOCK_BYTES = 4096
+ERASE_LINE = (b"\x1b[K", b"\x1b[0K", b"\x1b[2K")
+"""Terminal codes that clear the line or the rest of it; they go with the text that they clear."""
 
 
 class CappedOutput:
@@ -13,42 +26,96 @@ class CappedOutput:
         self._head_limit = limit_bytes - limit_bytes // 2
         self._tail_limit = limit_bytes // 2
         self._head = bytearray()
-        self._tail = bytearray()
+        self._tail: deque[bytes | bytearray] = deque()
+        self._tail_bytes = 0
         self._dropped = 0
+        self._return_waits = False
+        """The last byte was a return, and what comes next says what it meant."""
+        self.moved_bytes = 0
+        """Bytes copied so far from one object to another, the making of the text included."""
 
-    def add(self, data: bytes | memoryview) -> None:
+    def add(self, data: bytes) -> None:
         """Take more output."""
+        if self._return_waits or b"\r" in data:
+            data = self._rewritten(data)
         room = self._head_limit - len(self._head)
-        if room > 0:
+        if room > 0:  # then nothing stands behind the head yet
             self._head += data[:room]
+            self.moved_bytes += min(room, len(data))
             data = data[room:]
-        if len(data) >= self._tail_limit:
-            self._dropped += len(self._tail) + len(data) - self._tail_limit
-            self._tail[:] = data[len(data) - self._tail_limit :]
-        elif data:
-            self._tail += data
-            over = len(self._tail) - self._tail_limit
-            if over > 0:
-                del self._tail[:over]
-                self._dropped += over
+        if data:
+            self._add_to_tail(data)
 
     def skip(self, count: int) -> None:
         """Count bytes that somebody else left out here, where they would not have been kept."""
+        self._head_limit = len(self._head)
         self._dropped += count
 
     @property
     def omitted_bytes(self) -> int:
-        """How many bytes between head and tail were not kept."""
-        return self._dropped
+        """How many bytes between head and tail were not kept. Text that was written over is not counted."""
+        return self._dropped + max(0, self._tail_bytes - self._tail_limit)
 
     def text(self) -> str:
         """Head and tail as text; where bytes are missing, a line between them says how many."""
+        omitted = self.omitted_bytes
+        tail = b"".join(self._tail)[max(0, self._tail_bytes - self._tail_limit) :]
+        self.moved_bytes += self._tail_bytes + len(tail) + len(self._head)
+        if not omitted:
+            return as_text(bytes(self._head) + tail)
+        return f"{as_text(bytes(self._head))}\n[... {omitted} bytes left out ...]\n{as_text(tail)}"
+
+    def _add_to_tail(self, data: bytes) -> None:
+        tail = self._tail
+        if len(data) >= SMALL_BYTES:
+            tail.append(data)
+        else:
+            self.moved_bytes += len(data)
+            last = tail[-1] if tail else None
+            if isinstance(last, bytearray) and len(last) < BLOCK_BYTES:
+                last += data
+            else:
+                tail.append(bytearray(data))
+        self._tail_bytes += len(data)
+        while tail and self._tail_bytes - len(tail[0]) >= self._tail_limit:
+            gone = len(tail.popleft())
+            self._tail_bytes -= gone
+            self._dropped += gone
+
+    def _rewritten(self, data: bytes) -> bytes:
+        """What is left of more output when its returns have been followed; the line it goes on with may go."""
+        self.moved_bytes += 2 * len(data)
+        if self._return_waits:
+            data = b"\r" + data
+        self._return_waits = data.endswith(b"\r")
+        data = data.rstrip(b"\r")
+        while b"\r\r" in data:
+            data = data.replace(b"\r\r", b"\r")
+        lines = data.replace(b"\r\n", b"\n").split(b"\n")
+        if b"\r" in lines[0]:
+            self._erase_line()
+        for index, line in enumerate(lines):
+            if b"\r" in line:
+                line = line.rpartition(b"\r")[2]
+                for code in ERASE_LINE:
+                    line = line.replace(code, b"")
+                lines[index] = line
+        return b"\n".join(lines)
+
+    def _erase_line(self) -> None:
+        """Take back what was kept of the line that has not ended."""
+        while self._tail:
+            last = self._tail.pop()
+            self._tail_bytes -= len(last)
+            start = last.rfind(b"\n") + 1
+            if start:
+                self._tail.append(last[:start])
+                self._tail_bytes += start
+                return
         if not self._dropped:
-            return normalise(bytes(self._head + self._tail))
-        gap = f"\n[... {self._dropped} bytes left out ...]\n"
-        return normalise(bytes(self._head)) + gap + normalise(bytes(self._tail))
+            del self._head[self._head.rfind(b"\n") + 1 :]
 
 
-def normalise(data: bytes) -> str:
-    """Terminal output as text: line ends as \\n, broken UTF-8 as U+FFFD, no NUL."""
-    return data.decode("utf-8", "replace").replace("\r\n", "\n").replace("\0", "\N{REPLACEMENT CHARACTER}")
+def as_text(data: bytes) -> str:
+    """Bytes of a terminal as text: broken UTF-8 and NUL as U+FFFD."""
+    return data.decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")

@@ -16,6 +16,7 @@ class Waiter:
     def __init__(self, descriptor: int, cancel: CancelSignal) -> None:
         self._descriptor = descriptor
         self._cancel = cancel
+        self._writable = False
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLIN)
         self._poll.register(cancel.fileno(), select.POLLIN)
@@ -23,14 +24,15 @@ class Waiter:
     def readable(self, deadline: float, *, also_writable: bool = False) -> int:
         """Wait until `deadline` (monotonic seconds) and return the poll events of the descriptor; 0 at the deadline.
 
-        Raises: what `CancelSignal.raise_if_set` raises.
+        Looks once when the deadline has passed. Raises: what `CancelSignal.raise_if_set` raises.
         """
-        self._poll.modify(self._descriptor, select.POLLIN | (select.POLLOUT if also_writable else 0))
+        if also_writable != self._writable:
+            self._poll.modify(self._descriptor, select.POLLIN | (select.POLLOUT if also_writable else 0))
+            self._writable = also_writable
         while True:
             remaining = deadline - time.monotonic()
-            events = self._poll.poll(max(0.0, remaining) * 1000.0)
             mine = 0
-            for descriptor, event in events:
+            for descriptor, event in self._poll.poll(remaining * 1000.0 if remaining > 0 else 0):
                 if descriptor == self._descriptor:
                     mine = event
                 else:
