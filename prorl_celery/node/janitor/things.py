@@ -29,6 +29,8 @@ FATES: dict[str, Fate] = {"lives": "lives", "dead": "left", "unknown": "unknown"
 YOUNG_SECONDS = 60.0
 """A service's directory this young may be one that is about to be locked."""
 
+_INSTANCE = re.compile(rb"(?:Apptainer|Singularity) instance: [^\[]*\[(prorl-[^\]]*)\]")
+"""What the process that holds an instance is called; its end is the instance's."""
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
@@ -68,12 +70,17 @@ def processes() -> Iterator[Thing]:
 
 
 def owner_of(pid: int) -> Owner | None:
-    """The keeper whose label a process carries in its arguments or its environment; None for others and for zombies."""
+    """The keeper whose label a process carries in its arguments, its title or its environment; None for others and for
+    zombies.
+    """
     arguments = _proc(pid, "cmdline").split(b"\0")
     # `bash -c SCRIPT LABEL`: not in any place, or whoever looks for a label by `pgrep` would be taken for a sandbox.
     for flag, _, name in zip(arguments, arguments[1:], arguments[2:], strict=False):
         if flag == b"-c" and LABEL.fullmatch(name):
             return owner_in(name)
+    instance = _INSTANCE.match(arguments[0])
+    if instance is not None:
+        return owner_in(instance[1])
     mark = f"{VARIABLE}=".encode()
     for variable in _proc(pid, "environ").split(b"\0"):
         if variable.startswith(mark):
