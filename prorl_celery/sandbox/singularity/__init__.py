@@ -12,9 +12,9 @@ hold.sh, enter.sh    around `init.sh`: on the host, and first inside
 guard.sh             kills the instances of a keeper that is gone
 
 For operators. An image is a folder (`singularity build --sandbox`) or a SIF. A folder starts fastest and needs nothing.
-A SIF needs /dev/fuse open to the sandbox user and squashfuse; without, the keeper unpacks it once into its share. An
-image whose /usr is an empty folder borrows the host's (`deploy/images/make_skeleton.sh`). An agent can change files of
-the image, in a layer of its own, where they belong to the user that sandboxes run as, as all files of a SIF seem to.
+A SIF is mounted where that can be (`unpack`); else the keeper unpacks it once, into its share. An image whose /usr is
+an empty folder borrows the host's (`deploy/images/make_skeleton.sh`). An agent can change files of the image, in a
+layer of its own, where they belong to the user that sandboxes run as; those of a SIF do.
 
 An instance has its own pids, IPC and host name, no /sys, no network unless PRORL_SANDBOX_NETWORKS allows one, and of
 the host only what PRORL_SANDBOX_BINDS allows: the site's own `bind path` lines are left out. All it can write is one

@@ -114,7 +114,7 @@ class Singularity:
         self._instances.become()
         if image.is_file() and not can_mount(self._program):
             image = as_folder(image, self._registry, self._program)
-        chosen = options.start_options(spec, binds=binds, user_namespaces=not self._set_uid_only)
+        chosen = options.start_options(self._program, spec, binds=binds, user_namespaces=not self._set_uid_only)
         return self._instances.start(str(image), name, chosen)
 
     def _seal(self, pid: int, spec: SandboxSpec) -> None:

@@ -8,12 +8,13 @@
 # `init.sh` to clear away what is left of its forerunner's.
 pid=$1 times=$2
 shift 2
+# In a subshell, which says nothing of how it ended: the terminal is the agent's.
 exec 9>&2 2>/dev/null
-"$@" 2>&9 9>&-
+(exec "$@" 2>&9 9>&-)
 status=$?
 while [ $status -eq 137 ] && [ $times -gt 1 ] && [ -e "/proc/$pid/ns/mnt" ]; do
   times=$((times - 1))
-  "$@" again 2>&9 9>&-
+  (exec "$@" again 2>&9 9>&-)
   status=$?
 done
 exit $status

@@ -21,7 +21,9 @@ DROPPED = (
 """What root inside is without: the first two would undo the limits of its disk and its processes."""
 
 
-def start_options(spec: SandboxSpec, *, binds: tuple[Bind, ...] = (), user_namespaces: bool = True) -> list[str]:
+def start_options(
+    program: Program, spec: SandboxSpec, *, binds: tuple[Bind, ...] = (), user_namespaces: bool = True
+) -> list[str]:
     """Options of `instance start`. `user_namespaces`: ask for them, also of a set-uid program."""
     options = ["--containall", "--no-home", "--writable-tmpfs", "--cleanenv", "--no-mount", "sys,bind-paths"]
     options += ["--hostname", "sandbox"]
@@ -29,6 +31,9 @@ def start_options(spec: SandboxSpec, *, binds: tuple[Bind, ...] = (), user_names
         options += ["--userns"]
     if spec.fakeroot:
         options += ["--fakeroot"]
+        # Without a line in /etc/subuid Apptainer would put a `fakeroot` around each command: an agent that kills all
+        # it can would end it, and itself.
+        options += ["--ignore-fakeroot-command"] if program.product == "apptainer" else []
     for place in SCRATCH:
         options += ["--scratch", place]
     # A bridge is added to an empty network from outside.
@@ -44,7 +49,7 @@ def enter_argv(program: Program, spec: SandboxSpec, name: str, pid: int, *, nonc
     processes = spec.processes if processes_counted_per_namespace() else 0
     drop = ("--drop-caps", ",".join(DROPPED)) if spec.fakeroot else ()
     # The image's own PATH, unless the specification has one.
-    variables = environment(spec, path="", home="/root" if spec.fakeroot else HOME)
+    variables = environment(spec, path="", home=HOME)
     inside = {key: value for key, value in variables.items() if key != "PATH" or key in spec.env}
     return (
         "/bin/sh", "-c", script("hold.sh"), "prorl-hold", str(pid), str(ENTRIES),

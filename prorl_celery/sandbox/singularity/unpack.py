@@ -1,8 +1,9 @@
 """An image file where it cannot be mounted: unpacked once by a keeper, and used as a folder from then on.
 
-An ordinary user mounts a SIF through FUSE, which needs /dev/fuse open to all and squashfuse installed. Both are usual
-on clusters and missing on many other machines. There the program would unpack the file for every instance anew, for
-seconds each, and leave the folder behind when the instance is killed.
+An ordinary user mounts a SIF through FUSE, which needs /dev/fuse open to all and a squashfuse that knows `-o uid=`:
+Apptainer brings one, Debian 12's does not and leaves all files to a root that the agent is not. Where one of them is
+missing the program would unpack the file for every instance anew, for seconds each, and leave the folder behind when
+the instance is killed.
 """
 
 from __future__ import annotations
@@ -25,10 +26,17 @@ TAIL = 600
 
 
 def can_mount(program: Program) -> bool:
-    """Whether the calling process, the sandbox user's, can have image files mounted."""
+    """Whether the calling process, the sandbox user's, can have image files mounted, with all in them its own."""
     own = [Path(program.path).parents[1] / "libexec" / program.product.partition("-")[0] / "bin"]
     path = os.pathsep.join([*map(str, own), os.environ.get("PATH", "")])
-    return os.access(FUSE, os.R_OK | os.W_OK) and any(shutil.which(name, path=path) for name in MOUNTERS)
+    found = next(filter(None, (shutil.which(name, path=path) for name in MOUNTERS)), None)
+    if found is None or not os.access(FUSE, os.R_OK | os.W_OK):
+        return False
+    try:
+        asked = subprocess.run([found, "--help"], stdin=subprocess.DEVNULL, capture_output=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return b"uid=" in asked.stdout + asked.stderr
 
 
 def as_folder(image: Path, registry: Registry, program: Program) -> Path:
@@ -79,6 +87,6 @@ def _remove(folder: Path) -> None:
 
 def _cure(image: Path) -> str:
     return (
-        f"Image files are mounted where /dev/fuse is open to all (`chmod 666 /dev/fuse`) and squashfuse is installed; "
-        f"or unpack it once, by `singularity build --sandbox FOLDER {image}`, and name the folder"
+        f"Image files are mounted where /dev/fuse is open to all (`chmod 666 /dev/fuse`) and squashfuse knows "
+        f"`-o uid=`; or unpack it once, by `singularity build --sandbox FOLDER {image}`, and name the folder"
     )
