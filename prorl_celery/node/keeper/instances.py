@@ -13,7 +13,7 @@ from prorl_celery.errors import SandboxError
 from prorl_celery.node.keeper.entry import Entry, Started
 from prorl_celery.node.keeper.loop import Loop
 from prorl_celery.node.keeper.orphans import children_of, kill
-from prorl_celery.node.keeper.work import ChildWork, tell_ahead
+from prorl_celery.node.keeper.work import ChildWork, run_apart, tell_ahead
 from prorl_celery.sandbox.singularity import Singularity
 
 log = logging.getLogger(__name__)
@@ -60,6 +60,8 @@ class InstanceStart:
         """The instance can be entered; the program is not done with its start yet."""
         entry = self._entry
         try:
+            if entry.spec.network == "bridge":
+                self._disconnect_in_the_end(int(pid))
             self._run(int(pid), os.pidfd_open(int(pid)), self._name)
         except ProcessLookupError:
             self._error = SandboxError(f"the instance {self._name} ended at once")
@@ -88,6 +90,15 @@ class InstanceStart:
         elif error is not None:
             log.error("sandbox %s: its instance started, and then did not: %s", entry.sandbox_id, error)
             entry.process.kill()
+
+    def _disconnect_in_the_end(self, pid: int) -> None:
+        """What a bridge knows of an instance is undone when it is gone, with the network that it had."""
+        network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+
+        def disconnect() -> None:
+            self._container.disconnect(self._name, f"/proc/{os.getpid()}/fd/{network}")
+
+        self._entry.when_gone.append(lambda: run_apart(disconnect, keep=network))
 
     def _kill(self) -> None:
         """Kill what a failed start has made: what is recorded, and what is not yet and became a child of ours."""

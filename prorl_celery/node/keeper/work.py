@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import signal
@@ -11,6 +12,8 @@ from typing import Any
 
 from prorl_celery.errors import SandboxError
 from prorl_celery.node.keeper.loop import Loop
+
+log = logging.getLogger(__name__)
 
 OUTPUT_BYTES = 64 << 10
 RESULT = b"\n\x1eresult "
@@ -88,6 +91,26 @@ class ChildWork:
         text = " ".join((said or bytes(self._said)).decode("utf-8", "replace").split())
         cause = "was killed" if os.WIFSIGNALED(status) else "failed"
         self._done(None, SandboxError(f"starting the sandbox {cause}: {text[-2000:]}"))
+
+
+def run_apart(function: Callable[[], object], *, keep: int) -> None:
+    """Run a function in a child that nobody waits for; a failure is logged. It is reaped with strangers.
+
+    `keep` is the one descriptor that the child keeps; it is closed here.
+    """
+    if os.fork():
+        os.close(keep)
+        return
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        os.closerange(3, keep)
+        os.closerange(keep + 1, os.sysconf("SC_OPEN_MAX"))
+        function()
+    except (SandboxError, OSError, ValueError) as error:
+        log.error("%s", error)
+    finally:
+        os._exit(0)
 
 
 def tell_ahead(value: Any) -> None:

@@ -13,7 +13,7 @@ from prorl_celery.sandbox.binds import allowed_binds
 from prorl_celery.sandbox.image_check import borrows_usr, check_image
 from prorl_celery.sandbox.launch import Launch, User
 from prorl_celery.sandbox.packages import kernel_python
-from prorl_celery.sandbox.singularity import options, program
+from prorl_celery.sandbox.singularity import bridge, options, program
 from prorl_celery.sandbox.singularity.instances import Instances
 from prorl_celery.sandbox.singularity.registry import Registry, instance_name, kill_recorded
 from prorl_celery.sandbox.singularity.seal import WORKDIR, NotSealed, seal
@@ -66,11 +66,15 @@ class Singularity:
 
         Blocks; for a child process of the keeper. Raises: `SandboxError`.
         """
+        if spec.network == "bridge":
+            bridge.find().disconnect_left_behind()
         starter = Starter(lambda: self._start(spec, name))
         try:
             record = self._registry.await_record(name, until=starter.pipe, timeout=self.start_seconds(spec))
             if record is not None:
                 self._seal(record.pid, spec)
+                if spec.network == "bridge":
+                    bridge.find().connect(name, record.pid)
                 ready(record.pid)
         except OSError as error:
             raise SandboxError(f"the instance {name} could not be watched: {error}") from error
@@ -89,8 +93,15 @@ class Singularity:
         )
 
     def forget(self, name: str) -> None:
-        """Remove what an instance that has ended leaves."""
+        """Remove what an instance that has ended leaves, but for what a bridge notes."""
         self._registry.forget(name)
+
+    def disconnect(self, name: str, network: str) -> None:
+        """Undo what a bridge knows of an instance that has ended; `network` is the path of the network it had.
+
+        Blocks. Raises: `SandboxError`.
+        """
+        bridge.find().disconnect(name, network)
 
     def kill(self, name: str) -> int:
         """Kill an instance whose start failed half way; how many there were."""
