@@ -51,6 +51,13 @@ def share_malloc_arenas(count: int = 2) -> None:
         mallopt(_M_ARENA_MAX, count)
 
 
+def give_back_memory() -> None:
+    """Have the C library return what it keeps of freed memory to the kernel. No effect where it is not glibc."""
+    malloc_trim = getattr(_LIBC, "malloc_trim", None)
+    if malloc_trim is not None:
+        malloc_trim(0)
+
+
 def _call(option: int, argument: int) -> None:
     if _LIBC.prctl(option, ctypes.c_ulong(argument), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)) != 0:
         code = ctypes.get_errno()

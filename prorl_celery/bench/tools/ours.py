@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prorl_celery.bench.report import BenchFailed
@@ -66,7 +66,8 @@ def attached(keeper: KeeperProcess, spec: SandboxSpec) -> Iterator[LiveSandbox]:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A keeper, what to ask it for by the kind's short name (bwrap, local, singularity), and why not for others.
+    """A keeper, what to ask it for by the kind's short name (bwrap, local, singularity; kernel is bwrap with one), and
+    why not for others.
 
     `user`: whom the sandboxes run as.
     """
@@ -87,6 +88,7 @@ def place() -> Iterator[Place]:
             found = Place(stack.enter_context(KeeperProcess(settings)), sandbox_user(settings), {}, {})
             for name, kind in (("bwrap", "bubblewrap"), ("local", "local")):
                 found.specs[name] = SandboxSpec(job_id="bench", attempt=1, kind=kind)
+            found.specs["kernel"] = replace(found.specs["bwrap"], kernel=True)
             lack = lacks_singularity()
             if lack is None:
                 try:

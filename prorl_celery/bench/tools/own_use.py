@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from prorl_celery.node.prctl import give_back_memory
+
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _IO = Path("/proc/thread-self/io")
 _FORGET_PEAK = "5"
@@ -30,6 +32,7 @@ def own_use() -> Iterator[Use]:
     """Watch. Raises `OSError` where the kernel does not tell."""
     use = Use()
     gc.collect()
+    give_back_memory()  # what is taken again would else not be seen to grow
     _CLEAR.write_text(_FORGET_PEAK)
     peak, read = _number(_STATUS, "VmHWM"), _number(_IO, "rchar")
     yield use

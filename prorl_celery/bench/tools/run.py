@@ -6,9 +6,9 @@ import tempfile
 from collections.abc import Sequence
 from functools import partial
 
-from prorl_celery.bench.report import Report
+from prorl_celery.bench.report import Report, median
 from prorl_celery.bench.sizes import Sizes
-from prorl_celery.bench.tools import floor, ours, subprocesses, table
+from prorl_celery.bench.tools import floor, kernels, ours, subprocesses, table
 from prorl_celery.bench.tools.starts import starts
 from prorl_celery.bench.tools.swerex import lacks_swerex, swerex
 from prorl_celery.bench.tools.tmux import lacks_tmux, tmux
@@ -23,6 +23,8 @@ def tools(sizes: Sizes) -> Report:
     with ours.place() as place, tempfile.TemporaryDirectory(prefix="prorl-bench-empty-") as empty:
         starts(report, place, sizes)
         table.commands(report, _commands(report, place, empty, sizes))
+        report.part("first cells", table.FIRST_CELL, lambda r: _first_cells(r, place, sizes))
+        table.kernels(report, _kernels(report, place, empty, sizes))
     return report
 
 
@@ -60,3 +62,23 @@ def _commands(report: Report, place: ours.Place, empty: str, sizes: Sizes) -> li
     pane = Row("tmux", "tmux", lacks=lacks_tmux())
     take("tmux", [(pane, partial(tmux, empty))], sizes.tmux_commands, output=sizes.slow_output_s > 0)
     return rows
+
+
+def _kernels(report: Report, place: ours.Place, empty: str, sizes: Sizes) -> list[Row]:
+    """A row for each way to a kernel; the gateway's is slow, and apart."""
+    held: Ways = [
+        (Row("kernel_ipc", "ours, bwrap, ipc"), lambda: kernels.ours(place)),
+        (Row("kernel_bare_ipc", "jupyter_client, host, ipc"), partial(kernels.bare, "ipc", empty)),
+        (Row("kernel_tcp", "jupyter_client, host, tcp"), partial(kernels.bare, "tcp", empty)),
+    ]
+    report.part("kernels, in turns", (), lambda r: in_turns(r, held, {kernels.CELL: sizes.cells}, output=False))
+    gateway = Row("kernel_gateway", "gateway, WebSocket", lacks=kernels.lacks_gateway())
+    apart: Ways = [(gateway, partial(kernels.gateway, empty))]
+    cells = {kernels.CELL: sizes.gateway_cells}
+    report.part("a kernel gateway", (), lambda r: in_turns(r, apart, cells, output=False))
+    return [row for row, _ in [*held, *apart]]
+
+
+def _first_cells(report: Report, place: ours.Place, sizes: Sizes) -> None:
+    kernels.first_cell_ms(place)  # this process loads ZeroMQ for it, and the keeper copies packages
+    report.figures[table.FIRST_CELL[0]] = median([kernels.first_cell_ms(place) for _ in range(sizes.first_cells)])

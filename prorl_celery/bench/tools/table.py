@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from prorl_celery.bench.report import Report, Table, median, percentile
+from prorl_celery.bench.tools.kernels import CELL
 from prorl_celery.bench.tools.ways import COMMANDS, Row
 
 MB = 1e6
@@ -17,7 +18,9 @@ RATIOS = {
     "subprocess_bwrap_over_ours": ("subprocess_bwrap", OURS),
     "subprocess_singularity_over_ours": ("subprocess_singularity", OURS),
 }
-"""Of the medians of `true`: which way's over which other's."""
+"""Of the medians of `true` (of `1+1`): which way's over which other's."""
+KERNEL_RATIOS = {"kernel_over_bare": ("kernel_ipc", "kernel_bare_ipc")}
+FIRST_CELL = ("warm_first_cell_ms",)
 OUTPUT_FIGURES = ("output_10mb_s", "output_10mb_rss_mb")
 
 
@@ -37,8 +40,25 @@ def commands(report: Report, rows: Sequence[Row]) -> None:
         )
     )
     for row in rows:
-        _figures(report, row)
-    _ratios(report, {row.key: row for row in rows})
+        _figures(report, row, "true")
+        if row.key == OURS and row.output is not None:
+            report.figures["output_10mb_s"] = row.output.seconds
+            report.figures["output_10mb_rss_mb"] = row.output.grown_bytes / MB
+    _ratios(report, RATIOS)
+    report.lack(OUTPUT_FIGURES, next((row.lacks for row in rows if row.key == OURS), None) or "not taken")
+
+
+def kernels(report: Report, rows: Sequence[Row]) -> None:
+    """The ways to a kernel side by side, and their figures."""
+    lines: list[list[float | str | None]] = []
+    for row in rows:
+        took = row.took_ms.get(CELL)
+        cells = [median(took), percentile(took, 95)] if took else [None, None]
+        lines.append([row.label, *cells, row.start_ms])
+        _figures(report, row, CELL)
+    title = f"A cell `{CELL}`: ms to the answer and the idle kernel; start: ms from nothing to the end of a first cell"
+    report.tables.append(Table(title, ["way", CELL, f"{CELL} p95", "start"], lines))
+    _ratios(report, KERNEL_RATIOS)
 
 
 def _medians(row: Row) -> list[float | None]:
@@ -70,25 +90,20 @@ def _output(row: Row) -> list[float | None]:
     ]
 
 
-def _figures(report: Report, row: Row) -> None:
-    took = row.took_ms.get("true")
+def _figures(report: Report, row: Row, command: str) -> None:
+    took = row.took_ms.get(command)
     if row.lacks is not None or not took:
         report.lack([f"{row.key}_ms_median"], row.lacks or "not taken")
         return
     report.figures[f"{row.key}_ms_median"] = median(took)
     report.figures[f"{row.key}_ms_p95"] = percentile(took, 95)
-    if row.key == OURS and row.output is not None:
-        report.figures["output_10mb_s"] = row.output.seconds
-        report.figures["output_10mb_rss_mb"] = row.output.grown_bytes / MB
 
 
-def _ratios(report: Report, rows: dict[str, Row]) -> None:
-    for name, (upper, lower) in RATIOS.items():
+def _ratios(report: Report, ratios: Mapping[str, tuple[str, str]]) -> None:
+    for name, (upper, lower) in ratios.items():
         figures = [f"{upper}_ms_median", f"{lower}_ms_median"]
         missing = [figure for figure in figures if figure not in report.figures]
         if missing:
             report.lack([name], f"{missing[0]}: {report.absent.get(missing[0], 'not taken')}")
         else:
             report.figures[name] = report.figures[figures[0]] / report.figures[figures[1]]
-    ours = rows.get(OURS)
-    report.lack(OUTPUT_FIGURES, (ours.lacks if ours else None) or "not taken")

@@ -1,4 +1,4 @@
-"""Ways to run a command, the same commands through each, and what each costs.
+"""Ways to run a command (or a cell), the same commands through each, and what each costs.
 
 Ways that hold a terminal open are measured in turns, command by command: whatever else the machine does then hits all
 of them alike, and a ratio of their medians stands.
@@ -17,7 +17,7 @@ from prorl_celery.bench.tools.own_use import own_use
 
 COMMANDS = ("true", "echo hi", "ls", "cd /tmp && pwd")
 """In this order: `ls` has an empty folder to list until `cd` leaves it."""
-SAYS = {"echo hi": "hi", "cd /tmp && pwd": "/tmp"}
+SAYS = {"echo hi": "hi", "cd /tmp && pwd": "/tmp", "1+1": "2"}
 OUTPUT_BYTES = 10_000_000
 OUTPUT_COMMAND = f"yes 0123456789abcdef0123456789abcdef0123456789abcde | head -c {OUTPUT_BYTES}"
 COMMAND_SECONDS = 10.0
@@ -71,11 +71,11 @@ class Row:
         except FAILURES as error:
             self.lacks = report.count_failure(self.label, error)
 
-    def start(self, opening: Opening, stack: ExitStack) -> Way:
+    def start(self, opening: Opening, stack: ExitStack, first: str) -> Way:
         """Open a way, until the stack is closed, and have it run a first command."""
         began = time.perf_counter()
         way = stack.enter_context(opening())
-        way.run("true", timeout=COMMAND_SECONDS)
+        way.run(first, timeout=COMMAND_SECONDS)
         self.start_ms = (time.perf_counter() - began) * 1000
         return way
 
@@ -103,7 +103,8 @@ class Row:
 
 
 def in_turns(report: Report, ways: Sequence[tuple[Row, Opening]], counts: Mapping[str, int], *, output: bool) -> None:
-    """Fill the rows: start each way, have it print ten megabytes (with `output`), then run the commands in turns.
+    """Fill the rows: start each way, have it print ten megabytes (with `output`), then run each command so many times,
+    in turns.
 
     A way that fails is given up, with the reason in its row and in the report. One whose row lacks something already
     is not tried.
@@ -114,12 +115,12 @@ def in_turns(report: Report, ways: Sequence[tuple[Row, Opening]], counts: Mappin
             if row.lacks is not None:
                 continue
             with row.given_up_on_failure(report):
-                opened.append((row, row.start(opening, stack)))
+                opened.append((row, row.start(opening, stack, next(iter(counts)))))
         for row, way in opened if output else ():
             with row.given_up_on_failure(report):
                 row.print_much(way)
-        for command in COMMANDS:
-            for _ in range(counts[command]):
+        for command, count in counts.items():
+            for _ in range(count):
                 for row, way in opened:
                     if row.lacks is None:
                         with row.given_up_on_failure(report):
