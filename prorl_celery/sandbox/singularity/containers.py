@@ -130,7 +130,7 @@ class Singularity:
 
     def _seal(self, pid: int, spec: SandboxSpec) -> None:
         try:
-            seal(pid, spec.disk_bytes, self._user)
+            seal(pid, spec.disk_bytes, self._user, online=spec.network != "none")
         except NotSealed:
             if not self._set_uid_only:
                 raise

@@ -6,7 +6,7 @@ owner of an instance's user namespace may enter it with all its capabilities: so
 - give that tmpfs the sandbox's size, in bytes and in files: a non-empty file takes a page at least;
 - see that every writable place is on it, and make /dev read-only;
 - forbid further user namespaces, in which an agent could mount a tmpfs of any size;
-- cover the first process's environment, which tells of the host.
+- cover what tells of the host: the first process's environment, and name servers that cannot be reached.
 
 Where the program is set-uid and does not use user namespaces this cannot be done; `NotSealed` says so. Then the size is
 the site's `sessiondir max size`, for the writable root and each other place together.
@@ -42,15 +42,15 @@ class NotSealed(SandboxError):
     """The instance's namespaces are not its owner's: the program is set-uid."""
 
 
-def seal(pid: int, disk_bytes: int, user: User | None) -> None:
-    """Seal the instance whose first process is `pid`. Blocks for a millisecond or two.
+def seal(pid: int, disk_bytes: int, user: User | None, *, online: bool) -> None:
+    """Seal the instance whose first process is `pid`; `online`: it has a network. Blocks for a millisecond or two.
 
     Raises: `NotSealed`, `SandboxError`.
     """
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        _run(lambda: _seal(pid, disk_bytes, user), write)
+        _run(lambda: _seal(pid, disk_bytes, user, online), write)
     os.close(write)
     with open(read, "rb") as pipe:  # noqa: PTH123
         said = pipe.read().decode("utf-8", "replace")
@@ -77,7 +77,7 @@ def _run(function: Callable[[], None], write: int) -> None:
         os._exit(code)
 
 
-def _seal(pid: int, disk_bytes: int, user: User | None) -> None:
+def _seal(pid: int, disk_bytes: int, user: User | None, online: bool) -> None:
     if user is not None:
         user.become()
     namespaces = [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in ("user", "mnt")]
@@ -95,8 +95,9 @@ def _seal(pid: int, disk_bytes: int, user: User | None) -> None:
     os.chmod("/dev/shm", 0o1777)  # noqa: PTH101
     # Read where it is opened: of the namespace that opens it, whichever /proc that is.
     Path("/proc/sys/user/max_user_namespaces").write_text("0", encoding="ascii")
-    with suppress(OSError):  # not on every kernel, and no way out of anything
-        _mount("/dev/null", "/proc/1/environ", _BIND, None)
+    for told in ("/proc/1/environ", *(() if online else ("/etc/resolv.conf",))):
+        with suppress(OSError):  # not on every kernel or in every image, and no way out of anything
+            _mount("/dev/null", told, _BIND, None)
 
 
 def _check_places(size: int) -> None:
