@@ -8,7 +8,7 @@ import sys
 import time
 from types import TracebackType
 
-from prorl_celery.errors import KeeperLost
+from prorl_celery.errors import KeeperLost, SandboxError
 from prorl_celery.sandbox.client import KeeperClient
 from prorl_celery.settings import Settings
 
@@ -35,18 +35,20 @@ class KeeperProcess:
 
     def _await_ready(self) -> None:
         deadline = time.monotonic() + READY_SECONDS
-        while True:
-            try:
-                if self.client.status()["boot"] == self.boot:
-                    return
-            except KeeperLost:
-                if time.monotonic() > deadline or self.process.poll() is not None:
-                    self.stop()
-                    raise
+        while not self._answers():
+            if time.monotonic() > deadline or self.process.poll() is not None:
+                self.stop()
+                raise KeeperLost("the keeper did not come up; it has written why")
             try:
                 self.process.wait(timeout=0.01)
             except subprocess.TimeoutExpired:
                 continue
+
+    def _answers(self) -> bool:
+        try:
+            return bool(self.client.status()["boot"] == self.boot)
+        except SandboxError:
+            return False
 
     def stop(self) -> None:
         """Let go of it, as a supervisor that ends does, and wait until it has gone."""

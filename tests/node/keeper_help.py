@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+from prorl_celery.node.janitor.things import Thing, inventory
 from prorl_celery.sandbox.base import SandboxSpec
+from prorl_celery.testing.keeper import KeeperProcess
 
 LIMIT = 4
 """Places for rollout sandboxes on the node of `keeper_settings`."""
@@ -37,3 +40,36 @@ def marked_processes(mark: str) -> list[int]:
             except OSError:
                 continue
     return found
+
+
+def share_of(keeper: KeeperProcess) -> Path:
+    """The folder in which a keeper keeps what its sandboxes see; it holds it locked."""
+    links = set()
+    for entry in Path(f"/proc/{keeper.process.pid}/fd").iterdir():
+        with suppress(OSError):  # closed meanwhile
+            links.add(entry.readlink())
+    (path,) = {link for link in links if link.name.startswith("prorl-share-")}
+    return path
+
+
+def things_of(keeper: KeeperProcess, share: Path | None = None) -> list[Thing]:
+    """What a keeper has on this machine, or has left: its sandboxes' processes, its socket, its share."""
+    place = f"{keeper.settings.run_dir}/"
+    return [
+        thing
+        for thing in inventory(keeper.settings)
+        if (thing.owner is not None and thing.owner.pid == keeper.process.pid)
+        or thing.name.startswith(place)
+        or thing.name == str(share)
+    ]
+
+
+def descriptors(pid: int) -> int:
+    """How many descriptors a process has open."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def states_of_children(pid: int) -> str:
+    """The state letter of each child."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return "".join(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] for child in children)

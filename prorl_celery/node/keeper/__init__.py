@@ -1,10 +1,12 @@
 """The keeper: one small process per node that owns every sandbox (`python -m prorl_celery.node.keeper`).
 
+listener      where they connect
 service       what clients may ask, over a Unix socket
 admission     who waits for a place, in line
 sandboxes     the live ones: started, handed out, ended
 process       one sandbox's outer process and its pseudo-terminal
 work          what takes long, in children, so that nobody waits for it
-orphans       what a sandbox that was killed while it started left behind
+orphans       what of a sandbox outlives its outer process
+guard         cleans up behind a keeper that was killed
 loop          the one thread's events and timers
 """

@@ -20,15 +20,22 @@ import resource
 import signal
 import stat
 import sys
+import time
 
+from prorl_celery.errors import SandboxError
+from prorl_celery.node.janitor.removal import clear_left, sandboxes_among
+from prorl_celery.node.keeper.guard import Guard
 from prorl_celery.node.keeper.loop import Loop
-from prorl_celery.node.keeper.orphans import become_subreaper, kill_left_behind
+from prorl_celery.node.keeper.orphans import become_subreaper
 from prorl_celery.node.keeper.service import Service
+from prorl_celery.sandbox.owner import label
 from prorl_celery.settings import Settings
 
 log = logging.getLogger(__name__)
 
 PR_SET_PDEATHSIG = 1
+CLEAR_SECONDS = 10.0
+"""How long the start may be held up by what dead keepers left; the rest is removed later."""
 END_SECONDS = 5.0
 """How long the end of the last sandbox is waited for."""
 
@@ -41,16 +48,21 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s keeper %(levelname)s %(message)s")
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     become_subreaper()
-    left = kill_left_behind()
-    if left:
-        log.warning("killed %d processes that a keeper before this one left", left)
+    label()  # of this process, for its forks too
+    settings = Settings.from_env()
+    left = clear_left(settings, deadline=time.monotonic() + CLEAR_SECONDS)
 
     # Three descriptors a sandbox; the sandboxes themselves get the usual limit (`init.sh`).
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
     loop = Loop()
-    service = Service(Settings.from_env(), boot, loop)
+    try:
+        service = Service(settings, boot, loop, guard_pid=lambda: guard.pid, left=sandboxes_among(left))
+    except SandboxError as error:
+        log.error("%s", error)
+        return 1
+    guard = Guard(settings, loop)
     _stop_on_signals(loop)
     _stop_with_supervisor(loop)
     loop.run()
@@ -58,6 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
     service.close()
     _await_ends(loop, service)
     service.sandboxes.close()
+    guard.dismiss()
     return 0
 
 

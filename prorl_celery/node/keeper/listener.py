@@ -21,7 +21,7 @@ from prorl_celery.sandbox import wire
 log = logging.getLogger(__name__)
 
 BACKLOG = 1024
-PATIENCE_SECONDS = 5.0
+PATIENCE_SECONDS = 2.0
 """How long the directory may still be another's: of a keeper that is ending, or of a janitor that looks."""
 FULL_SECONDS = 0.05
 """Time between looks for a free descriptor while there was none."""

@@ -1,8 +1,8 @@
-"""Processes whose sandbox's outer process is gone: what a keeper inherits, and what a dead keeper left.
+"""Processes whose sandbox's outer process is gone, which the keeper inherits.
 
 A bubblewrap that is killed while it starts can leave its inner process waiting for ever: that one has not yet asked
 to die with its parent. The keeper is therefore a subreaper: orphans of its sandboxes become its children. Orphans of
-a keeper that was killed are found by the name that every sandbox carries in its arguments (`sandbox.owner`).
+a keeper that was killed are the janitor's (`node.janitor`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import ctypes
 import os
 import signal
 from pathlib import Path
-
-from prorl_celery.sandbox.owner import owner_in
 
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -62,25 +60,6 @@ def reap_strangers(known: set[int]) -> None:
                 os.waitpid(pid, os.WNOHANG)
             except ChildProcessError:
                 continue
-
-
-def kill_left_behind() -> int:
-    """Kill what sandboxes of dead keepers left on this machine, as far as this user may. Returns how many.
-
-    A keeper in a container has another pid namespace: we see its sandboxes, and cannot tell whether it lives.
-    """
-    killed = 0
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            owner = owner_in((entry / "cmdline").read_bytes())
-            if owner is not None and owner.uid == os.getuid() and owner.fate == "dead":
-                os.kill(int(entry.name), signal.SIGKILL)
-                killed += 1
-        except OSError:
-            continue
-    return killed
 
 
 def children_of(pid: int) -> list[int]:

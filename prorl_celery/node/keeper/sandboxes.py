@@ -35,11 +35,14 @@ REAP_SECONDS = 1.0
 class Sandboxes:
     """All of this keeper's."""
 
-    def __init__(self, settings: Settings, boot: str, loop: Loop, admissions: Admissions) -> None:
+    def __init__(
+        self, settings: Settings, boot: str, loop: Loop, admissions: Admissions, guard_pid: Callable[[], int]
+    ) -> None:
         self._settings = settings
         self._boot = boot
         self._loop = loop
         self._admissions = admissions
+        self._guard_pid = guard_pid
         self._numbers = itertools.count(1)
         self._entries: dict[str, Entry] = {}
         self._bubblewrap: Bubblewrap | SandboxUnavailable | None = None
@@ -54,7 +57,7 @@ class Sandboxes:
         self.starts = 0
         self.stops = 0
         self.leaked = 0
-        """Sandboxes that would not end when they were told to, counted once each. They are killed on."""
+        """Sandboxes that would not end when they were told to, or that a dead keeper left; counted once each."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -206,6 +209,7 @@ class Sandboxes:
     def _reap_strangers(self) -> None:
         known = self.limits.pids | self.kernels.pids | {e.process.pid for e in self.entries() if e.process is not None}
         known |= {e.work.pid for e in self.entries() if e.work is not None}
+        known.add(self._guard_pid())
         if self._singularity is not None:
             known.add(self._singularity.guard_pid)
         reap_strangers(known)

@@ -98,12 +98,22 @@ class Connection:
 class Service:
     """Listens, and serves every request without waiting for anything."""
 
-    def __init__(self, settings: Settings, boot: str, loop: Loop) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        boot: str,
+        loop: Loop,
+        *,
+        guard_pid: Callable[[], int] = lambda: 0,
+        left: int = 0,
+    ) -> None:
+        """`left`: sandboxes that keepers before this one left. Raises `SandboxError` when another has the place."""
         self.settings = settings
         self.boot = boot
         self.loop = loop
         self.admissions = Admissions(settings.rollout_slots + settings.init_ahead, loop)
-        self.sandboxes = Sandboxes(settings, boot, loop, self.admissions)
+        self.sandboxes = Sandboxes(settings, boot, loop, self.admissions, guard_pid)
+        self.sandboxes.leaked = left
         self.attaches = 0
         self._operations: dict[str, Callable[[Connection, dict[str, Any]], None]] = {
             "status": self._status,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -12,6 +13,7 @@ from typing import Any
 
 from prorl_celery.errors import SandboxError
 from prorl_celery.node.keeper.loop import Loop
+from prorl_celery.node.keeper.process import KILL_AGAIN_SECONDS, STUCK_KILLS
 
 log = logging.getLogger(__name__)
 
@@ -35,29 +37,47 @@ class ChildWork:
         *,
         timeout: float,
         ahead: Callable[[Any], None] | None = None,
+        stuck: Callable[[], None] = lambda: None,
     ) -> None:
+        """`stuck` is called when the child has been killed again and again, and is still there.
+
+        Raises `OSError` when no child can be made; then nothing is left of it.
+        """
         self._loop = loop
         self._done = done
         self._ahead = ahead
+        self._stuck = stuck
+        self._kills = 0
         self._said = bytearray()
-        read, write = os.pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            _child(function, write)
-        os.close(write)
+        with contextlib.ExitStack() as undo:
+            read, write = os.pipe()
+            undo.callback(os.close, read)
+            try:
+                self.pid = os.fork()
+                if self.pid == 0:
+                    _child(function, write)
+            finally:
+                os.close(write)
+            undo.callback(_end, self.pid)
+            self._pidfd = os.pidfd_open(self.pid)
+            undo.pop_all()
         os.set_blocking(read, False)
         self._pipe = read
-        self._pidfd = os.pidfd_open(self.pid)
         loop.watch(self._pidfd, self._ended)
         loop.watch(read, self._read)
         self._timer = loop.after(timeout, self.kill)
 
     def kill(self) -> None:
-        """End the child and what it started; `done` is called when it has gone."""
-        try:
-            os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
+        """End the child and what it started, and go on until it has gone; then `done` is called."""
+        # Its group is its own only once it has run; before that there is only itself.
+        for send in (os.kill, os.killpg):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                send(self.pid, signal.SIGKILL)
+        self._kills += 1
+        self._timer.cancel()
+        self._timer = self._loop.after(KILL_AGAIN_SECONDS, self.kill)
+        if self._kills == STUCK_KILLS:
+            self._stuck()
 
     def _read(self) -> None:
         try:
@@ -116,6 +136,11 @@ def run_apart(function: Callable[[], object], *, keep: int) -> None:
 def tell_ahead(value: Any) -> None:
     """In the function of a `ChildWork`: pass on some JSON before it is done. Once."""
     os.write(1, b"\n\x1eahead " + json.dumps(value).encode() + b"\n")
+
+
+def _end(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
 
 
 def _child(function: Callable[[], Any], write: int) -> None:
