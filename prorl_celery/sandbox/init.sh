@@ -12,7 +12,7 @@
 # it a process group of its own in the terminal's foreground; without, a shell started later would stop on SIGTTIN.
 #
 # Requests are lines `ID OPERATION ARGUMENT...`, arguments in printf %b form; answers are bytes, then NUL ID CODE
-# newline. ID is random and fresh, so that no file's contents can end an answer.
+# newline. ID is random and fresh, so that no file's contents can end an answer. `tend` and `warm` are not answered.
 nonce=$1 control=$2 work=$3 processes=$4 data_kib=$5 reach=$6 setup=$7 loop_pid=
 sockets=$8 python=$9 packages=${10} kept=${11} inside=${12} kernel_pid= kernel_status=new
 [[ $control == 3 ]] || eval "exec 3<&$control $control>&-"
@@ -162,6 +162,7 @@ while IFS=' ' read -r -u 3 id operation size argument; do
   printf -v argument '%b' "$argument"
   case $operation in
     tend) continue ;;
+    warm) start_kernel >/dev/null; continue ;;
     ping) ;;
     interrupt) kill_foreground ;;
     restart) kill_foreground shell ;;

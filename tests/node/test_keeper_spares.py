@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +27,7 @@ MOST = 2
 
 @pytest.fixture
 def keeper(keeper_settings: Settings) -> Iterator[KeeperProcess]:
-    with KeeperProcess(keeper_settings.with_(spare_sandboxes=MOST)) as process:
+    with KeeperProcess(keeper_settings.with_(spare_sandboxes=MOST, sandbox_networks=("none", "host"))) as process:
         yield process
 
 
@@ -131,6 +131,18 @@ def test_a_spare_that_dies_is_handed_to_nobody(keeper, start):
     assert start("third").shell.run("echo up", timeout=10).output == "up\n"
 
 
+def test_a_spares_kernel_is_up_before_it_is_taken(keeper, start):
+    for name in ("first", "second"):
+        start(name, kernel=True).stop()
+    assert eventually(lambda: len(kernels_of(keeper)) == 1), "with nobody to ask for it"
+    assert keeper.client.list() == []
+    before = kernels_of(keeper)
+    taken = start("third", kernel=True)
+    assert keeper.client.status()["spares_taken"] == 1
+    assert taken.kernel.run("6 * 7", timeout=30).output.strip().endswith("42")
+    assert before <= kernels_of(keeper)
+
+
 def test_none_is_kept_where_none_is_wanted(keeper_settings, never):
     with KeeperProcess(keeper_settings.with_(spare_sandboxes=0)) as keeper:
         for name in ("first", "second", "third"):
@@ -141,6 +153,19 @@ def test_none_is_kept_where_none_is_wanted(keeper_settings, never):
 def sandboxes_of(keeper: KeeperProcess) -> list[int]:
     pid = keeper.process.pid
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def kernels_of(keeper: KeeperProcess) -> set[int]:
+    """Pids of the kernels in all of a keeper's sandboxes."""
+    found, ahead = set(), [keeper.process.pid]
+    while ahead:
+        pid = ahead.pop()
+        with suppress(OSError):
+            ahead += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+            program, _, arguments = Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")
+            if program.rpartition(b"/")[2].startswith(b"python") and b"IPKernelApp" in arguments:
+                found.add(pid)
+    return found
 
 
 class Bench:
@@ -171,7 +196,7 @@ class Bench:
 
     def _start(self, kind: SandboxSpec, started: Started) -> Any:
         self.started.append(kind)
-        entry: Any = SimpleNamespace(spec=kind, ending=False, sandbox_id=f"s{len(self.started)}")
+        entry: Any = SimpleNamespace(spec=kind, ending=False, process=None, sandbox_id=f"s{len(self.started)}")
         self.timers.append(Timer(lambda: started(entry, None)))
         return entry
 

@@ -4,8 +4,9 @@ A kind is a specification without its owner. What was asked for lately is expect
 to have are of the kinds of the last few starts, as many of each, leaving out a kind that was asked for only once. A
 spare is started when no start has come for a moment, one at a time, and ends when nobody has taken it for a while.
 
-It was never used: its shell's first prompt still waits in its terminal, and its life begins when it is taken. Until
-then it is nobody's: it holds no place, and no listing shows it.
+It was never used: its shell's first prompt still waits in its terminal, its kernel has run no cell, and its life begins
+when it is taken. Until then it is nobody's: it holds no place, and no listing shows it. It costs a megabyte of memory,
+with a kernel some fifty.
 
 Only bubblewrap's: an instance of Singularity is named after its job when it starts.
 """
@@ -13,8 +14,10 @@ Only bubblewrap's: an instance of Singularity is named after its job when it sta
 from __future__ import annotations
 
 import logging
+import os
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -32,6 +35,9 @@ SPARE = "spare"
 
 QUIET_SECONDS = 0.1
 """How long no start must have come before a spare is started: those that are waited for need the processor."""
+
+KERNEL_QUIET_SECONDS = 1.0
+"""The same after a spare with a kernel, whose start keeps a processor busy for half a second."""
 
 IDLE_SECONDS = 600.0
 """A spare that nobody takes for so long ends, and gives its memory back."""
@@ -54,6 +60,7 @@ class Spares:
         self._wanted: deque[SandboxSpec] = deque(maxlen=most)
         self._starting: list[Entry] = []
         self._ready: list[Entry] = []
+        self._terminals: dict[str, int] = {}
         self._timer: Timer | None = None
         self.taken = 0
 
@@ -77,15 +84,19 @@ class Spares:
         """A sandbox is no spare any more, if it was one."""
         self._starting = [other for other in self._starting if other is not entry]
         self._ready = [other for other in self._ready if other is not entry]
+        terminal = self._terminals.pop(entry.sandbox_id, None)
+        if terminal is not None:
+            self._loop.unwatch(terminal)
+            os.close(terminal)
 
     def close(self) -> None:
         """Start no more."""
         self._wanted.clear()
 
-    def _wait_for_quiet(self) -> None:
+    def _wait_for_quiet(self, seconds: float = QUIET_SECONDS) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.after(QUIET_SECONDS, self._refill)
+        self._timer = self._loop.after(seconds, self._refill)
 
     def _refill(self) -> None:
         """Start one that is missing, in the place of one that is not wanted any more where all places are taken."""
@@ -109,7 +120,26 @@ class Spares:
         elif entry in self._starting:
             self._starting.remove(entry)
             self._ready.append(entry)
-            self._wait_for_quiet()
+            self._warm_when_prompted(entry)
+            self._wait_for_quiet(KERNEL_QUIET_SECONDS if entry.spec.kernel else QUIET_SECONDS)
+
+    def _warm_when_prompted(self, entry: Entry) -> None:
+        """Have its kernel started; whoever takes it finds one that lives, or else has one started. Not before the shell
+        has said something: what the sandbox is asked before its first process listens may be lost.
+        """
+        process = entry.process
+        if process is None or not entry.spec.kernel:
+            return
+
+        def warm() -> None:
+            self._loop.unwatch(terminal)
+            with suppress(OSError):  # it has ended
+                process.control.send(b"0 warm\n")
+
+        with suppress(OSError):  # without a descriptor for it, it stays cold
+            # A descriptor of its own, for the process may close its terminal before it is known to be gone.
+            terminal = self._terminals[entry.sandbox_id] = os.dup(process.pty)
+            self._loop.watch(terminal, warm)
 
 
 def _kind_of(spec: SandboxSpec) -> SandboxSpec:
