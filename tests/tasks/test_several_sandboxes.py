@@ -164,15 +164,26 @@ def test_stages_that_are_none_are_refused_where_they_are_written() -> None:
             SandboxRequest(stages=stages)
 
 
+@pytest.mark.parametrize(
+    ("odd", "said"),
+    [
+        (SandboxRequest(disk_bytes=1), "disk"),
+        (SandboxRequest(network="host"), "PRORL_SANDBOX_NETWORKS"),
+        (SandboxRequest(binds=("/var:/mnt",)), "PRORL_SANDBOX_BINDS"),
+        (SandboxRequest(fakeroot=True), "fakeroot needs an image"),
+    ],
+    ids=["no disk", "network", "binds", "fakeroot"],
+)
 def test_when_one_of_several_cannot_start_none_is_left_and_the_error_names_it(
-    drive: Drive, keeper: KeeperClient
+    drive: Drive, keeper: KeeperClient, odd: SandboxRequest, said: str
 ) -> None:
     room = keeper.status()["room"]
-    sandboxes = {"fine": SandboxRequest(), "odd": SandboxRequest(disk_bytes=1)}
+    sandboxes = {"fine": SandboxRequest(), "odd": odd}
     status = drive(handler_with(sandboxes), max_attempts=1)
     assert status.error is not None
     assert (status.state, status.error.kind, status.error.stage) == ("failed", "sandbox", "init")
     assert status.error.message.startswith("the sandbox 'odd': ")
+    assert said in status.error.message
     assert keeper.list() == []
     assert keeper.status()["room"] == room
 
