@@ -8,6 +8,7 @@ import select
 from dataclasses import dataclass
 
 from prorl_celery.node.keeper.loop import Loop, Timer
+from prorl_celery.node.keeper.process import SandboxProcess
 from prorl_celery.node.keeper.terminal import tell
 from prorl_celery.sandbox.cgroups.readings import MemoryReading
 
@@ -22,7 +23,7 @@ class _Alarm:
     descriptor: int
     tells_before: bool
     reading: MemoryReading
-    pty: int
+    process: SandboxProcess
     mib: int
     kills: int = 0
     counting: Timer | None = None
@@ -36,31 +37,29 @@ class Alarms:
         self._alarms: dict[str, _Alarm] = {}
         self.kills = 0
 
-    def listen(self, name: str, reading: MemoryReading, pty: int, mib: int) -> None:
+    def listen(self, name: str, reading: MemoryReading, process: SandboxProcess, mib: int) -> None:
         """Begin with a sandbox whose memory is `mib`."""
         try:
             descriptor, tells_before = reading.alarm()
         except OSError as error:
             log.warning("sandbox %s: the kernel will not tell when it kills for memory: %s", name, error)
             return
-        self._alarms[name] = _Alarm(descriptor, tells_before, reading, pty, mib)
+        alarm = self._alarms[name] = _Alarm(descriptor, tells_before, reading, process, mib)
         events = select.EPOLLIN if tells_before else select.EPOLLPRI
-        self._loop.watch(descriptor, lambda: self._heard(name), events)
+        self._loop.watch(descriptor, lambda: self._heard(alarm), events)
 
     def forget(self, name: str) -> None:
         """The sandbox is gone. Idempotent."""
-        alarm = self._alarms.get(name)
+        alarm = self._alarms.pop(name, None)
         if alarm is None:
             return
         if alarm.counting is not None:
             alarm.counting.cancel()
-        self._count(name)
-        del self._alarms[name]
+        self._count(alarm)
         self._loop.unwatch(alarm.descriptor)
         os.close(alarm.descriptor)
 
-    def _heard(self, name: str) -> None:
-        alarm = self._alarms[name]
+    def _heard(self, alarm: _Alarm) -> None:
         try:
             # What was read is not what counts; it makes the descriptor quiet until the next time.
             if alarm.tells_before:
@@ -72,21 +71,22 @@ class Alarms:
             return
         if alarm.tells_before and alarm.counting is None:
             self._tell(alarm)
-            alarm.counting = self._loop.after(COUNT_SECONDS, lambda: self._count(name))
-        elif not alarm.tells_before and self._count(name):
-            self._tell(alarm)
+            alarm.counting = self._loop.after(COUNT_SECONDS, lambda: self._count(alarm))
+        elif not alarm.tells_before:
+            before = self.kills
+            self._count(alarm)
+            if self.kills > before:
+                self._tell(alarm)
 
-    def _count(self, name: str) -> int:
-        """How many the kernel has killed since it was last asked."""
-        alarm = self._alarms[name]
+    def _count(self, alarm: _Alarm) -> None:
+        """Add what the kernel has killed since it was last asked."""
         alarm.counting = None
         try:
             kills = alarm.reading.kills()
         except OSError:
-            return 0
-        new, alarm.kills = kills - alarm.kills, kills
-        self.kills += new
-        return new
+            return
+        self.kills += kills - alarm.kills
+        alarm.kills = kills
 
     def _tell(self, alarm: _Alarm) -> None:
-        tell(alarm.pty, f"killed a process: over the sandbox's memory of {alarm.mib} MiB")
+        tell(alarm.process, f"killed a process: over the sandbox's memory of {alarm.mib} MiB")

@@ -80,8 +80,7 @@ class Limits:
     def begin(self, name: str, spec: SandboxSpec, process: SandboxProcess, inner_pid: int | None = None) -> None:
         """A sandbox's outer process was started. `inner_pid`: the first process of an instance beside it."""
         if self._watchdog is not None:
-            roots = [process.pid] if inner_pid is None else [process.pid, inner_pid]
-            self._watchdog.watch(name, spec, process.pty, roots)
+            self._watchdog.watch(name, spec, process, inner_pid)
         if self._warden is not None:
             self._warden.place(
                 name, group_limits(spec), process.pid, lambda error: self._placed(name, spec, process, error)
@@ -109,7 +108,7 @@ class Limits:
             reading = MemoryReading(self._groups.memory(name), self._groups.version)
             if self._watchdog is not None:
                 self._watchdog.read_from(name, reading)
-            self._alarms.listen(name, reading, process.pty, spec.memory_bytes >> 20)
+            self._alarms.listen(name, reading, process, spec.memory_bytes >> 20)
         with suppress(OSError):  # it has just ended
             process.control.send(GO)
 

@@ -21,9 +21,10 @@ from dataclasses import dataclass, field
 
 from prorl_celery.node.keeper.loop import Loop, Timer
 from prorl_celery.node.keeper.measuring import Measured, Measuring
+from prorl_celery.node.keeper.process import SandboxProcess
 from prorl_celery.node.keeper.terminal import tell
 from prorl_celery.node.keeper.victims import kill_largest
-from prorl_celery.sandbox import memory
+from prorl_celery.sandbox import memory, owner
 from prorl_celery.sandbox.base import SandboxSpec
 from prorl_celery.sandbox.cgroups.readings import MemoryReading
 from prorl_celery.sandbox.launch import User
@@ -37,7 +38,7 @@ NEAR = 0.5
 AGAIN_SECONDS = 0.1
 """After a kill: what was killed takes a moment to give its memory back."""
 DYING_SECONDS = 5.0
-"""How long that may take before the next is killed."""
+"""How long that may take before the next is killed, or before the sandbox is ended where there is nothing to kill."""
 MOST_KILLS = 10
 """A sandbox still over after so many looks with a kill each, one after the other, is ended."""
 SHARE = 0.1
@@ -50,8 +51,10 @@ class Watched:
 
     name: str
     spec: SandboxSpec
-    pty: int
-    roots: list[int]
+    process: SandboxProcess
+    inner: int | None
+    """The first process of an instance beside the outer process, and when it started."""
+    inner_start: int | None
     reading: MemoryReading | None = None
     timer: Timer | None = None
     cost: float = 0.0
@@ -59,6 +62,18 @@ class Watched:
     """pidfds of what was killed at the last look."""
     dying_until: float = 0.0
     strikes: int = 0
+    """Looks with a kill, one after the other."""
+    suspected: bool = False
+    """The last exact measure found it over. It is not of one moment: processes that end meanwhile leave their part of
+    a page to the others. So it takes two.
+    """
+    helpless_since: float | None = None
+    """Since when it has been over without a process that could be killed."""
+
+    @property
+    def roots(self) -> list[int]:
+        """What all its processes descend from."""
+        return [self.process.pid] if self.inner is None else [self.process.pid, self.inner]
 
     @property
     def mib(self) -> int:
@@ -86,9 +101,9 @@ class Watchdog:
         """Children of the keeper that are the watchdog's."""
         return self._measuring.pids
 
-    def watch(self, name: str, spec: SandboxSpec, pty: int, roots: list[int]) -> None:
-        """Begin with a sandbox whose processes descend from `roots`."""
-        watched = Watched(name, spec, pty, roots)
+    def watch(self, name: str, spec: SandboxSpec, process: SandboxProcess, inner: int | None = None) -> None:
+        """Begin with a sandbox. `inner`: the first process of an instance beside the outer process."""
+        watched = Watched(name, spec, process, inner, None if inner is None else owner.start_time(inner))
         self._watched[name] = watched
         self._again(watched, random.random() * LOOK_SECONDS)
 
@@ -110,6 +125,8 @@ class Watchdog:
         watched.timer = self._loop.after(seconds, lambda: self._look(watched))
 
     def _look(self, watched: Watched) -> None:
+        if not watched.process.alive:  # it is ending, and its pid may be another's by now
+            return
         if _still_dying(watched):
             self._again(watched, AGAIN_SECONDS)
             return
@@ -151,44 +168,51 @@ class Watchdog:
         return None
 
     def _measured(self, watched: Watched, measured: Measured | None) -> None:
-        if self._watched.get(watched.name) is not watched:
+        if self._watched.get(watched.name) is not watched or not watched.process.alive:
             return
         if measured is None:
             self._again(watched, LOOK_SECONDS)
             return
         used = measured.own + max(0, measured.shared - files_bytes(watched.spec))
-        if used > watched.spec.memory_bytes:
+        if used <= watched.spec.memory_bytes:
+            self._rest(watched, used)
+        elif watched.suspected:
             self._relieve(watched, used, measured.largest)
         else:
-            self._rest(watched, used)
+            watched.suspected = True
+            self._again(watched, AGAIN_SECONDS)
 
     def _rest(self, watched: Watched, used: int) -> None:
-        watched.strikes = 0
+        watched.strikes, watched.suspected, watched.helpless_since = 0, False, None
         near = used > watched.spec.memory_bytes * NEAR
         self._again(watched, max(LOOK_SECONDS / 4 if near else LOOK_SECONDS, self._round / SHARE))
 
     def _relieve(self, watched: Watched, used: int, sizes: list[tuple[int, int]]) -> None:
         """Bring a sandbox that uses too much under its limit, or end it."""
-        watched.strikes += 1
-        excess = used - watched.spec.memory_bytes
-        if watched.strikes > MOST_KILLS or not self._kill(watched, excess, sizes):
-            log.warning("ending sandbox %s: it stays over its memory of %d MiB", watched.name, watched.mib)
-            tell(watched.pty, f"ending the sandbox: it stays over its memory of {watched.mib} MiB")
-            self._end(watched.name)
+        if watched.inner is not None and owner.start_time(watched.inner) != watched.inner_start:
+            watched.inner = None  # it has ended, and its pid may be another's by now
+            self._again(watched, AGAIN_SECONDS)
             return
-        self._again(watched, AGAIN_SECONDS)
-
-    def _kill(self, watched: Watched, excess: int, sizes: list[tuple[int, int]]) -> bool:
-        """Kill the largest, as many as hold the excess; False when there is none to kill."""
-        killed = kill_largest(sizes, excess, watched.roots, lambda said: self._say(watched, said))
-        watched.dying = killed
-        watched.dying_until = time.monotonic() + DYING_SECONDS
-        self.kills += len(killed)
-        return bool(killed)
+        killed = kill_largest(
+            sizes, used - watched.spec.memory_bytes, watched.roots, lambda victims: self._say(watched, victims)
+        )
+        now = time.monotonic()
+        if killed:
+            self.kills += len(killed)
+            watched.dying, watched.dying_until, watched.helpless_since = killed, now + DYING_SECONDS, None
+            watched.strikes += 1
+        elif watched.helpless_since is None:  # what the kernel has killed may be giving back its memory
+            watched.helpless_since = now
+        if watched.strikes > MOST_KILLS or now - (watched.helpless_since or now) > DYING_SECONDS:
+            log.warning("ending sandbox %s: it stays over its memory of %d MiB", watched.name, watched.mib)
+            tell(watched.process, f"ending the sandbox: it stays over its memory of {watched.mib} MiB")
+            self._end(watched.name)
+        else:
+            self._again(watched, AGAIN_SECONDS)
 
     def _say(self, watched: Watched, victims: str) -> None:
         log.info("sandbox %s is over its memory of %d MiB: killing %s", watched.name, watched.mib, victims)
-        tell(watched.pty, f"killed {victims}: over the sandbox's memory of {watched.mib} MiB")
+        tell(watched.process, f"killed {victims}: over the sandbox's memory of {watched.mib} MiB")
 
 
 def _still_dying(watched: Watched) -> bool:
