@@ -68,15 +68,13 @@ class Starting:
         sandbox = self._answer(self._left())
         try:
             sandbox.shell.wait_ready(timeout=self._left())
-            kernel = sandbox.kernel_life() if self._with_kernel else None
-            if kernel is not None:
-                kernel.begin()
+            if self._with_kernel:
+                sandbox.kernel_life.begin()
             first = sandbox.shell.run("true", timeout=self._left())
             if first.exit_code != 0:
                 raise SandboxError(f"the sandbox's first command failed: {first.output!r}")
-            if kernel is not None:
-                kernel.wait_up(self._left())
-                kernel.close()
+            if self._with_kernel:
+                sandbox.kernel_life.wait_up(self._left())
         except BaseException:
             sandbox.close()
             raise

@@ -41,6 +41,7 @@ class LiveSandbox:
         self._nonce = nonce
         self._cancel = cancel
         self._output_bytes = output_bytes
+        self._life: KernelLife | None = None
         self._kernel: SandboxKernel | None = None
         self.shell = PtyShell(
             self._pty,
@@ -61,7 +62,7 @@ class LiveSandbox:
 
             kernel = SandboxKernel(
                 (shell, iopub),
-                life=self.kernel_life(),
+                life=self.kernel_life,
                 key=self._nonce,
                 cancel=self._cancel,
                 output_bytes=self._output_bytes,
@@ -70,10 +71,13 @@ class LiveSandbox:
             self._kernel = kernel
         return self._kernel
 
+    @property
     def kernel_life(self) -> KernelLife:
         """The start and the end of its kernel, for which nothing needs to be loaded. Raises `SandboxError`."""
-        _, _, life = self._sockets()
-        return KernelLife(life, self._control, self._cancel)
+        if self._life is None:
+            _, _, life = self._sockets()
+            self._life = KernelLife(life, self._control, self._cancel)
+        return self._life
 
     def close(self) -> None:
         """Close this process's descriptors. The sandbox lives on."""
@@ -81,6 +85,8 @@ class LiveSandbox:
             self._closed = True
             if self._kernel is not None:
                 self._kernel.close()
+            if self._life is not None:
+                self._life.close()
             os.close(self._pty)
             self._control.close()
             wire.close_all(self._kernel_sockets)

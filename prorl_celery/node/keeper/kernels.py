@@ -34,10 +34,13 @@ class KernelSockets:
     """
 
     def __init__(self, directory: Path) -> None:
-        path = directory / "k"  # a name for the moment that it takes to open it
-        with ExitStack() as undo:
+        with ExitStack() as undo, ExitStack() as at_once:
             listening, ours = [], []
             try:
+                folder = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+                at_once.callback(os.close, folder)
+                # A name for the moment that it takes to open it. Sockets remember theirs, and whoever has them can ask.
+                path = Path(f"/proc/self/fd/{folder}/kernel")
                 for kind in KINDS:
                     listener = undo.enter_context(socket.socket(socket.AF_UNIX, kind | socket.SOCK_CLOEXEC))
                     path.unlink(missing_ok=True)

@@ -34,10 +34,11 @@ EXECUTE = {
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One that a kernel sent. `parent` is the id of the request that it belongs to."""
+    """One that a kernel sent. `parent` is the id of the request that it belongs to; `foreign`: somebody else's."""
 
     kind: str
     parent: str
+    foreign: bool
     content: dict[str, Any]
     is_reply: bool
 
@@ -121,6 +122,7 @@ class Channels:
             if not hmac.compare_digest(signature, self._session.sign(parts)):
                 return None
             header, parent, _, content = (json.loads(part.decode("utf-8", "replace")) for part in parts)
-            return Message(str(header["msg_type"]), str(parent.get("msg_id")), dict(content), is_reply)
+            foreign = parent.get("session", self._session.session) != self._session.session
+            return Message(str(header["msg_type"]), str(parent.get("msg_id")), foreign, dict(content), is_reply)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None

@@ -27,14 +27,17 @@ the kernel had to drop it."""
 LAST_OUTPUT_SECONDS = 0.05
 """How long what a dead kernel sent may take to arrive."""
 SUBSCRIBED_SECONDS = 0.2
+KILLED = 128 + signal.SIGKILL
 MESSAGES = 64
 """Messages read between two looks at the clock."""
 
 
 class _End(Enum):
     DONE = 1
-    TIMED_OUT = 2
-    DIED = 3
+    UNHEARD = 2
+    """It ended, but its output did not: the kernel dropped some, or can no longer send it."""
+    TIMED_OUT = 3
+    DIED = 4
 
 
 class SandboxKernel:
@@ -75,15 +78,18 @@ class SandboxKernel:
         if timed_out:
             self._life.signal(signal.SIGINT)
             end = self._follow(channels, cell, output, time.monotonic() + INTERRUPT_SECONDS)
+        if end is _End.UNHEARD:
+            output.note("[some output was lost]")
+            self._disconnect()
         ended = None
-        if end is not _End.DONE or output.asked_to_end:
+        if end in (_End.DIED, _End.TIMED_OUT) or output.asked_to_end:
             ended = self._begin_again()
             self._ended = None
-            if output.asked_to_end and end is _End.DONE:
-                ended = 0
+        if output.asked_to_end:
+            ended = 0
         return CellResult(
             output=output.text(),
-            ok=end is _End.DONE and not timed_out and output.error is None,
+            ok=end in (_End.DONE, _End.UNHEARD) and not timed_out and output.error is None,
             duration_s=time.monotonic() - started,
             timed_out=timed_out,
             omitted_bytes=output.omitted_bytes,
@@ -115,14 +121,14 @@ class SandboxKernel:
     def close(self) -> None:
         """Close our side; the kernel lives on."""
         self._disconnect()
-        self._life.close()
 
     def _begin_again(self) -> int:
         """Have another kernel started in place of this one, and do not wait for it. Returns how this one ended."""
         self._disconnect()
         self._life.kill()
         ended = self._life.begin()
-        self._ended = 0 if ended is None else ended
+        # The sandbox's first process may have been killed along with it, and another not know.
+        self._ended = KILLED if ended is None else ended
         return self._ended
 
     def _ready(self) -> Channels:
@@ -184,7 +190,7 @@ class SandboxKernel:
         while not (answered and idle):
             left = deadline - time.monotonic()
             if left <= 0:
-                return _End.DONE if answered else _End.DIED if died else _End.TIMED_OUT
+                return _End.UNHEARD if answered else _End.DIED if died else _End.TIMED_OUT
             readable = channels.poll(left)
             if self._cancel.fileno() in readable:
                 self._cancel.raise_if_set()
@@ -200,7 +206,8 @@ class SandboxKernel:
                         deadline = min(deadline, time.monotonic() + IDLE_SECONDS)
                         output.take(message)
                 elif message.kind != "status":
-                    output.take(message)
+                    if not message.foreign:
+                        output.take(message)
                 elif mine and message.content.get("execution_state") == "idle":
                     idle = True
         return _End.DONE

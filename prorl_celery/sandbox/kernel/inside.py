@@ -11,24 +11,30 @@ runs on the image's Python with the image's ipykernel: any Python from 3.9, any 
 
 from __future__ import annotations
 
+import codecs
+import collections
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
+import types
 from typing import Any
 
 UNSENT = {"comm_open", "comm_msg", "comm_close", "debug_event", "execute_input"}
 """Nobody outside would read these."""
 CONNECTED_SECONDS = 5.0
+KEPT = 8
+"""Connections kept open: one who works with the kernel, and those who did before."""
 
 
 class Life:
-    """Tells who connects how the start went. The last who connected sees the connection end with this process."""
+    """Tells who connects how the start went. Their connections end with this process (or with newer ones: `KEPT`)."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
-        self._connection: socket.socket | None = None
+        self._connections: collections.deque[socket.socket] = collections.deque(maxlen=KEPT)
         self._connected = threading.Event()
         self._settled = threading.Event()
         self._said = b""
@@ -43,44 +49,44 @@ class Life:
 
     def last_words(self, said: str) -> None:
         """Say why there will be no kernel, to somebody."""
-        self._connected.wait(CONNECTED_SECONDS)
-        if self._connection is not None:
-            self._connection.send(said.encode("utf-8", "replace")[:2000])
+        if self._connected.wait(CONNECTED_SECONDS):
+            self._connections[-1].send(said.encode("utf-8", "replace")[:2000])
 
     def _serve(self) -> None:
         while True:
-            self._connection, _ = self._listener.accept()
+            connection, _ = self._listener.accept()
+            self._connections.append(connection)
             self._connected.set()
             self._settled.wait()
             try:
-                self._connection.send(self._said)
+                connection.send(self._said)
             except OSError:  # gone again
                 continue
 
     def _close(self) -> None:
-        self._listener.close()
-        if self._connection is not None:
-            self._connection.close()
+        for each in (self._listener, *self._connections):
+            each.close()
 
 
-def shorten(text: str, limit: int) -> tuple[str, int]:
-    """The first and the last `limit` characters, and how many bytes there were between them."""
+def shorten(text: str, limit: int) -> dict[str, Any]:
+    """A text of any length for a message: its first and its last `limit` characters, and the bytes between them."""
     if len(text) <= 2 * limit:
-        return text, 0
-    return text[:limit] + text[-limit:], len(text[limit:-limit].encode("utf-8", "surrogatepass"))
+        return {"text": sendable(text)}
+    cut = len(text[limit:-limit].encode("utf-8", "surrogatepass"))
+    return {"text": sendable(text[:limit]), "cut": cut, "tail": sendable(text[-limit:])}
+
+
+def sendable(text: str) -> str:
+    """A text without halves of pairs of surrogates, which no message can hold."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def small(kind: str, content: dict[str, Any], limit: int) -> dict[str, Any]:
-    """The content of a message, so that no message is long: cut texts, and the sizes of what is no text.
-
-    `cut` is how many bytes are missing behind the first `limit` characters.
-    """
+    """The content of a message as we send it, so that none is long: shortened texts, sizes of what is no text."""
     if kind == "stream":
-        text, cut = shorten(content["text"], limit)
-        return {"name": content["name"], "text": text, "cut": cut}
+        return shorten(content["text"], limit)
     if kind == "error":
-        text, cut = shorten("\n".join(content["traceback"]), limit)
-        return {"ename": content["ename"][:200], "text": text, "cut": cut}
+        return {"ename": content["ename"][:200], **shorten("\n".join(content["traceback"]), limit)}
     if kind in ("display_data", "update_display_data", "execute_result"):
         return small_bundle(content["data"], limit)
     if kind == "execute_reply":
@@ -94,21 +100,50 @@ def small_bundle(data: dict[str, Any], limit: int) -> dict[str, Any]:
     """The plainest text of a bundle, and the other kinds by name and size."""
     texts = {mime: value for mime, value in data.items() if isinstance(value, str) and mime.startswith("text/")}
     plainest = next((m for m in ("text/plain", "text/markdown", "text/latex") if m in texts), next(iter(texts), None))
-    text, cut = shorten("" if plainest is None else texts[plainest], limit)
-    others = {}
-    for mime, value in data.items():
-        if mime not in texts:
-            size = len(value) if isinstance(value, (str, bytes)) else 0
-            others[mime] = size * 3 // 4 if isinstance(value, str) and not mime.endswith("+xml") else size
-    return {"text": text, "cut": cut, "others": others}
+    others = {mime: size_of(mime, value) for mime, value in data.items() if mime not in texts}
+    return {"others": others, **shorten("" if plainest is None else texts[plainest], limit)}
+
+
+def size_of(mime: str, value: Any) -> int:
+    """Bytes of what is no text. Pictures may come in base64."""
+    if not isinstance(value, (str, bytes)):
+        return len(repr(value))
+    return (
+        len(value) if isinstance(value, bytes) or mime.endswith(("xml", "json", "javascript")) else len(value) * 3 // 4
+    )
 
 
 def small_payload(entry: dict[str, Any], limit: int) -> dict[str, Any]:
     """What a cell asks of a front end: to show a page, to offer a text, to end."""
     page = entry.get("data")
     text = page.get("text/plain", "") if isinstance(page, dict) else entry.get("text", "")
-    text, cut = shorten(str(text), limit)
-    return {"source": str(entry.get("source")), "keepkernel": bool(entry.get("keepkernel")), "text": text, "cut": cut}
+    return {
+        "source": str(entry.get("source")),
+        "keepkernel": bool(entry.get("keepkernel")),
+        **shorten(str(text), limit),
+    }
+
+
+def run_command(shell: Any, command: str) -> None:
+    """`!command`. IPython's own gives it a terminal, and sleeps for a tenth of a second around each."""
+    if command.rstrip().endswith("&"):
+        print("A command in the background would end with this call: use subprocess.Popen.", file=sys.stderr)
+        return
+    text = codecs.getincrementaldecoder("utf-8")("replace")
+    with subprocess.Popen(
+        [os.environ.get("SHELL", "/bin/sh"), "-c", shell.var_expand(command, depth=1)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        bufsize=0,
+    ) as process:
+        try:
+            while data := process.stdout.read(1 << 16):  # type: ignore[union-attr]
+                sys.stdout.write(text.decode(data))
+        except BaseException:
+            process.kill()
+            raise
+    shell.user_ns["_exit_code"] = process.returncode
 
 
 def start(life: Life, shell: int, iopub: int, key: str, limit: int) -> None:
@@ -158,6 +193,7 @@ def start(life: Life, shell: int, iopub: int, key: str, limit: int) -> None:
     app.config.HistoryManager.enabled = False
     app.config.InteractiveShell.colors = "nocolor"
     app.initialize([])
+    app.shell.system = types.MethodType(run_command, app.shell)
     del sys.modules["debugpy"]
     sys.argv = [""]
     life.tell("up")

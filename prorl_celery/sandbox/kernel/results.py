@@ -1,17 +1,15 @@
-"""What a cell showed, as text a model reads: bounded, without colours, what is no text by kind and size.
+"""What a cell showed, as text a model reads: bounded, and what is no text by kind and size.
 
 Output that belongs to an earlier cell (a thread that goes on printing) is shown where it comes, as a terminal would.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from prorl_celery.sandbox.kernel.channels import Message
 from prorl_celery.sandbox.output import CappedOutput
 
-COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 KINDS_NAMED = 8
 """Kinds of one result that are named."""
 
@@ -34,20 +32,24 @@ class CellOutput:
     def text(self) -> str:
         return self._output.text()
 
+    def note(self, text: str) -> None:
+        """Add a line of our own."""
+        self._add_line({"text": text})
+
     def take(self, message: Message) -> None:
         """Take a message in. One that is not as it should be adds nothing."""
         content = message.content
         try:
             match message.kind:
                 case "stream":
-                    self._add(content["text"], content.get("cut", 0))
+                    self._add(content)
                 case "display_data" | "update_display_data" | "execute_result":
-                    self._add_line(content["text"], content.get("cut", 0))
+                    self._add_line(content)
                     for mime, size in list(content["others"].items())[:KINDS_NAMED]:
-                        self._add_line(f"[{str(mime)[:80]}, {_size(int(size))}]")
+                        self._add_line({"text": f"[{str(mime)[:80]}, {_size(int(size))}]"})
                 case "error":
                     self.error = str(content["ename"])[:200]
-                    self._add_line(COLOURS.sub("", content["text"]), content.get("cut", 0))
+                    self._add_line(content)
                 case "clear_output":
                     self._clear_first = bool(content.get("wait"))
                     if not self._clear_first:
@@ -62,29 +64,32 @@ class CellOutput:
         if entry["source"] == "ask_exit":
             self.asked_to_end = not entry.get("keepkernel")
         else:  # a page of help, a text to go on with
-            self._add_line(entry["text"], entry.get("cut", 0))
+            self._add_line(entry)
 
-    def _add(self, text: str, cut: int) -> None:
-        """Add text; `cut` bytes are missing behind its first `limit` characters."""
+    def _add(self, shortened: dict[str, Any]) -> None:
+        """Add a text, of which the kernel may have left out the middle."""
+        text, cut, tail = shortened["text"], int(shortened.get("cut", 0)), shortened.get("tail", "")
         if not text:
             return
         if self._clear_first:
             self._clear()
-        if cut > 0:
-            # Whatever follows so much text is the end of it: the gap lies in what would not have been kept.
-            self._output.add(_bytes(text[: self._limit]))
-            self._output.skip(int(cut))
-            text = text[self._limit :]
         self._output.add(_bytes(text))
-        self._fresh_line = text.endswith("\n")
+        if cut > 0:
+            # There is more on either side of this gap than is kept, so it lies within what is left out here.
+            self._output.skip(cut)
+            self._output.add(_bytes(tail))
+        self._fresh_line = (tail or text).endswith("\n")
 
-    def _add_line(self, text: str, cut: int = 0) -> None:
-        """Add text that stands on lines of its own."""
-        if not text:
+    def _add_line(self, shortened: dict[str, Any]) -> None:
+        """Add a text that stands on lines of its own."""
+        if not shortened["text"]:
             return
         if not self._fresh_line:
-            self._add("\n", 0)
-        self._add(text if text.endswith("\n") else f"{text}\n", cut)
+            self._output.add(b"\n")
+        self._add(shortened)
+        if not self._fresh_line:
+            self._output.add(b"\n")
+            self._fresh_line = True
 
     def _clear(self) -> None:
         self._output = CappedOutput(self._limit)

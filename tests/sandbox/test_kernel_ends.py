@@ -1,0 +1,232 @@
+"""How kernels end, and what follows: time-outs, deaths, cancels, restarts; in both kinds of sandbox."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kernel_sandboxes import SECONDS, kernel_settings, skeleton_image
+from set_cancel import SetCancel
+
+from prorl_celery.errors import Cancelled, SandboxError
+from prorl_celery.sandbox.kernel import client
+from prorl_celery.sandbox.session import LiveSandbox
+from prorl_celery.sandbox.singularity import command
+from prorl_celery.sandbox.waiting import NeverCancelled
+from prorl_celery.settings import Settings
+from prorl_celery.testing.keeper import KeeperProcess
+
+KILLED = 128 + signal.SIGKILL
+LONG = 600.0
+"""A time-out that is not to be reached."""
+
+needs_singularity = pytest.mark.skipif(
+    command() is None,
+    reason="no singularity or apptainer on the PATH (deploy/images/install_apptainer.sh installs it on Debian 12)",
+)
+
+
+@pytest.fixture(autouse=True)
+def _less_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "INTERRUPT_SECONDS", 1.0)
+
+
+@pytest.fixture(scope="module")
+def sandbox_settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    return kernel_settings(tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture(scope="module")
+def image() -> Iterator[str]:
+    with skeleton_image() as image:
+        yield str(image)
+
+
+@pytest.fixture(params=["bubblewrap", pytest.param("singularity", marks=needs_singularity)])
+def live(request: pytest.FixtureRequest, start: Callable[..., LiveSandbox]) -> LiveSandbox:
+    """A sandbox of either kind, with a kernel that was spoken to."""
+    with_image = {"image": request.getfixturevalue("image")} if request.param == "singularity" else {}
+    sandbox = start(kernel=True, **with_image)
+    assert sandbox.handle.kind == request.param
+    assert sandbox.kernel.run("kept = 1; kept", timeout=SECONDS).output == "1\n"
+    return sandbox
+
+
+@pytest.fixture
+def sandbox(start: Callable[..., LiveSandbox]) -> LiveSandbox:
+    return start(kernel=True)
+
+
+def test_a_cell_past_its_time_out_is_interrupted_and_names_stay(live: LiveSandbox):
+    result = live.kernel.run("print('begun', flush=True)\nimport time; time.sleep(600)", timeout=0.5)
+    assert (result.timed_out, result.ok, result.kernel_ended) == (True, False, None)
+    assert result.output.startswith("begun\n")
+    assert "KeyboardInterrupt" in result.output
+    assert live.kernel.run("kept", timeout=SECONDS).output == "1\n"
+
+
+def test_a_command_that_a_cell_waits_for_is_interrupted_with_it(live: LiveSandbox):
+    assert live.kernel.run("!echo begun; sleep 600", timeout=0.5).timed_out
+    assert live.shell.run("pgrep -x sleep || echo none", timeout=SECONDS).output == "none\n"
+    assert live.kernel.run("kept", timeout=SECONDS).output == "1\n"
+
+
+def test_a_cell_that_swallows_the_interrupt_costs_its_kernel(live: LiveSandbox):
+    code = "import time\nwhile True:\n    try: time.sleep(600)\n    except KeyboardInterrupt: print('no', flush=True)"
+    result = live.kernel.run(code, timeout=0.5)
+    assert (result.timed_out, result.kernel_ended) == (True, KILLED)
+    assert result.output == "no\n"
+    after = live.kernel.run("'kept' in dir()", timeout=SECONDS)
+    assert (after.output, after.kernel_lost) == ("False\n", None)
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("import os; os._exit(3)", 3),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", KILLED),
+        ("import ctypes; ctypes.string_at(0)", 128 + signal.SIGSEGV),
+    ],
+)
+def test_a_kernel_that_dies_is_noticed_at_once_and_another_stands_in_its_place(
+    sandbox: LiveSandbox, code: str, status: int
+):
+    result = sandbox.kernel.run(code, timeout=LONG)
+    assert (result.kernel_ended, result.ok, result.timed_out) == (status, False, False)
+    assert result.duration_s < SECONDS
+    after = sandbox.kernel.run("6 * 7", timeout=SECONDS)
+    assert (after.output, after.ok, after.kernel_lost) == ("42\n", True, None)
+
+
+def test_a_death_in_singularity_is_noticed_too(live: LiveSandbox):
+    assert live.kernel.run("import os; os._exit(5)", timeout=LONG).kernel_ended == 5
+    assert live.kernel.run("2", timeout=SECONDS).output == "2\n"
+
+
+def test_a_child_that_lives_on_does_not_hide_the_death(sandbox: LiveSandbox):
+    code = "import os, time\nif os.fork() == 0:\n    time.sleep(600)\nos._exit(7)"
+    result = sandbox.kernel.run(code, timeout=LONG)
+    assert result.kernel_ended == 7
+    assert sandbox.kernel.run("1", timeout=SECONDS).ok
+    assert "python" not in sandbox.shell.run("ps -eo pid,comm,args | grep '[t]ime.sleep'", timeout=SECONDS).output
+
+
+def test_exit_ends_the_kernel_and_says_so(sandbox: LiveSandbox):
+    sandbox.kernel.run("x = 1", timeout=SECONDS)
+    result = sandbox.kernel.run("print('bye'); exit()", timeout=LONG)
+    assert (result.kernel_ended, result.output) == (0, "bye\n")
+    assert "NameError" in sandbox.kernel.run("x", timeout=SECONDS).output
+
+
+def test_a_kernel_that_died_between_two_cells_is_told_with_the_second(live: LiveSandbox):
+    kill_kernel(live)
+    result = live.kernel.run("'kept' in dir()", timeout=SECONDS)
+    assert (result.output, result.kernel_lost, result.kernel_ended) == ("False\n", KILLED, None)
+    assert live.kernel.run("1", timeout=SECONDS).kernel_lost is None
+
+
+def test_all_that_an_agent_can_kill_comes_back(live: LiveSandbox):
+    live.shell.run("kill -9 -1", timeout=SECONDS)
+    results = [live.kernel.run("'kept' in dir()", timeout=SECONDS) for _ in range(2)]
+    assert KILLED in (results[0].kernel_lost, results[0].kernel_ended)  # it may still have been dying
+    assert (results[1].output, results[1].kernel_lost, results[1].kernel_ended) == ("False\n", None, None)
+
+
+def test_a_kernel_that_died_before_anybody_attached_is_told_too(keeper: KeeperProcess, sandbox: LiveSandbox):
+    kill_kernel(sandbox)
+    with NeverCancelled() as never:
+        second = keeper.client.attach(sandbox.handle, cancel=never)
+        try:
+            assert second.kernel.run("1", timeout=SECONDS).kernel_lost == KILLED
+        finally:
+            second.close()
+
+
+def test_who_attaches_finds_the_same_kernel(keeper: KeeperProcess, live: LiveSandbox):
+    with NeverCancelled() as never:
+        second = keeper.client.attach(live.handle, cancel=never)
+        try:
+            assert second.kernel.run("kept", timeout=SECONDS).output == "1\n"
+        finally:
+            second.close()
+    assert live.kernel.run("kept", timeout=SECONDS).output == "1\n"
+
+
+def test_a_restart_gives_a_fresh_kernel(live: LiveSandbox):
+    live.kernel.restart()
+    result = live.kernel.run("'kept' in dir()", timeout=SECONDS)
+    assert (result.output, result.kernel_lost) == ("False\n", None)
+
+
+def test_a_cancel_is_raised_in_the_middle_of_a_cell(live: LiveSandbox, cancel: SetCancel):
+    timer = threading.Timer(0.3, cancel.set)
+    timer.start()
+    began = time.monotonic()
+    with pytest.raises(Cancelled):
+        live.kernel.run("import time; time.sleep(600)", timeout=LONG)
+    assert time.monotonic() - began < SECONDS
+    timer.join()
+    with pytest.raises(Cancelled):
+        live.kernel.run("1", timeout=SECONDS)
+
+
+def test_the_agents_modules_do_not_reach_into_the_start_of_a_kernel(sandbox: LiveSandbox):
+    for name in ("random", "zmq", "signal", "__future__"):
+        sandbox.files.write(f"/workspace/{name}.py", b"raise SystemExit('not yours')\n")
+    sandbox.kernel.restart()
+    assert sandbox.kernel.run("1", timeout=SECONDS).output == "1\n"
+
+
+def test_a_kernel_that_answers_nothing_more_is_ended_at_the_time_out(sandbox: LiveSandbox):
+    """Whatever a cell does to the channels costs its kernel and nothing else."""
+    code = "import os\nfor fd in range(3, 256):\n    try: os.close(fd)\n    except OSError: pass"
+    result = sandbox.kernel.run(code, timeout=2.0)
+    assert result.kernel_ended is not None
+    assert sandbox.kernel.run("1", timeout=SECONDS).output == "1\n"
+
+
+def test_a_message_that_is_too_long_is_not_taken_in(sandbox: LiveSandbox):
+    sandbox.kernel.run("kept = 1", timeout=SECONDS)
+    code = "get_ipython().kernel.iopub_thread.send_multipart([b'x' * 200_000_000]); 'done'"
+    before = _own_memory()
+    result = sandbox.kernel.run(code, timeout=SECONDS)
+    assert _own_memory() - before < 50 << 20
+    assert result.ok
+    assert result.output == "[some output was lost]\n"
+    assert sandbox.kernel.run("kept", timeout=SECONDS).output == "1\n"
+
+
+def test_a_sandbox_without_a_kernel_says_why(start: Callable[..., LiveSandbox]):
+    with pytest.raises(SandboxError, match="needs_kernel"):
+        start().kernel
+
+
+def test_no_socket_of_a_kernel_has_a_name(keeper: KeeperProcess, live: LiveSandbox, sandbox_settings: Settings):
+    found = live.shell.run("find / -type s 2>/dev/null; grep / /proc/net/unix", timeout=SECONDS).output
+    assert found == ""
+    folder = sandbox_settings.run_dir / sandbox_settings.node
+    assert [path.name for path in folder.iterdir() if path.is_socket()] == ["keeper.sock"]
+
+
+def test_a_keeper_lets_go_of_the_sockets_with_the_sandbox(keeper: KeeperProcess, start: Callable[..., LiveSandbox]):
+    start(kernel=True).stop()
+    before = len(list(Path(f"/proc/{keeper.process.pid}/fd").iterdir()))
+    for _ in range(3):
+        start(kernel=True).stop()
+    assert len(list(Path(f"/proc/{keeper.process.pid}/fd").iterdir())) == before
+
+
+def kill_kernel(sandbox: LiveSandbox) -> None:
+    """As the agent could, from its shell; returns when it is gone."""
+    pid = sandbox.kernel.run("import os; os.getpid()", timeout=SECONDS).output.strip()
+    command = f"kill -9 {pid}; while [[ -e /proc/{pid} ]]; do sleep 0.01; done"
+    assert sandbox.shell.run(command, timeout=SECONDS).exit_code == 0
+
+
+def _own_memory() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
