@@ -73,7 +73,7 @@ def _parse(text: str) -> tuple[str, str, bool]:
     source, target = parts[:2]
     if any(not part.startswith("/") or FORBIDDEN & set(part) for part in (source, target)):
         raise SandboxError(f"the bind {text!r} needs two absolute paths without commas, quotes or backslashes")
-    if target != posixpath.normpath(target) or target in ("/", "//"):
+    if target != posixpath.normpath(target) or target == "/" or target.startswith("//"):
         raise SandboxError(f"the bind {text!r}: {target!r} is no plain path to a place inside")
     if target in WRITABLE or any(target == at or target.startswith(f"{at}/") for at in TAKEN):
         raise SandboxError(f"the bind {text!r}: {target} is the sandbox's own")
