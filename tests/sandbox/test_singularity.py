@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from images import make_skeleton, needs_singularity
+from sandbox_images import make_skeleton, needs_singularity
 
 from prorl_celery.errors import SandboxError, SandboxUnavailable
 from prorl_celery.sandbox import owner

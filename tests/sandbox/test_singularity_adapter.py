@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from images import make_skeleton, needs_singularity
+from sandbox_images import make_skeleton, needs_singularity
 
 from prorl_celery.errors import SandboxError, SandboxUnavailable
 from prorl_celery.node.pause import until

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from images import make_skeleton, needs_singularity
+from sandbox_images import make_skeleton, needs_singularity
 
 pytestmark = needs_singularity
 MB = 1 << 20

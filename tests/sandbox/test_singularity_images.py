@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from images import build, give_to, make_small, needs_singularity
+from sandbox_images import build, give_to, make_small, needs_singularity
 
 from prorl_celery.errors import SandboxError
 from prorl_celery.sandbox.singularity import bridge
