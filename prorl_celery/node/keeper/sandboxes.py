@@ -151,8 +151,6 @@ class Sandboxes:
 
     def close(self) -> None:
         """Remove what sandboxes shared; the last thing a keeper does. What is still there dies with the process."""
-        if self._singularity is not None:
-            self._singularity.close()
         if self._share is not None:
             self._share.close()
         self.limits.close()
@@ -210,8 +208,6 @@ class Sandboxes:
         known = self.limits.pids | self.kernels.pids | {e.process.pid for e in self.entries() if e.process is not None}
         known |= {e.work.pid for e in self.entries() if e.work is not None}
         known.add(self._guard_pid())
-        if self._singularity is not None:
-            known.add(self._singularity.guard_pid)
         reap_strangers(known)
 
     def _shared(self, user: User | None) -> Path:

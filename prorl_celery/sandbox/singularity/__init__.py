@@ -4,12 +4,11 @@ program      which of the two there is, and its version
 options      how it is called
 registry     a keeper's instances by name and pid, findable by others
 instances    spython, which starts, lists and stops them, behind checks
-containers   one keeper's instances: started, entered, killed with it
+containers   one keeper's instances: started and entered
 seal         what bounds an instance's disk, from outside
 unpack       image files where they cannot be mounted
 starter, inotify     waiting for a start
 hold.sh, enter.sh    around `init.sh`: on the host, and first inside
-guard.sh             kills the instances of a keeper that is gone
 
 For operators. An image is a folder (`singularity build --sandbox`) or a SIF. A folder starts fastest and needs nothing.
 A SIF is mounted where that can be (`unpack`); else the keeper unpacks it once, into its share. An image whose /usr is

@@ -1,9 +1,8 @@
-"""A keeper's instances: started in children of it, entered, and none left when it is gone."""
+"""A keeper's instances: started in children of it, and entered."""
 
 from __future__ import annotations
 
 import logging
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,11 +45,6 @@ class Singularity:
                 "places and not PRORL_SANDBOX_DISK: %s",
                 self._set_uid_only,
             )
-        self._guard = self._start_guard()
-
-    @property
-    def guard_pid(self) -> int:
-        return self._guard.pid
 
     def instance_name(self, spec: SandboxSpec, sandbox_id: str) -> str:
         """Names an instance for whoever finds it (`registry`)."""
@@ -107,13 +101,6 @@ class Singularity:
         """Kill an instance whose start failed half way; how many there were."""
         return kill_recorded(self._registry.path, name)
 
-    def close(self) -> None:
-        """End the guard, when the instances have ended."""
-        self._guard.kill()
-        self._guard.wait(timeout=5.0)
-        if self._guard.stdin is not None:
-            self._guard.stdin.close()
-
     def _start(self, spec: SandboxSpec, name: str) -> int:
         """In a process of its own, which it changes."""
         image = Path(spec.image or "")
@@ -134,17 +121,3 @@ class Singularity:
         except NotSealed:
             if not self._set_uid_only:
                 raise
-
-    def _start_guard(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            ["/bin/sh", "-c", options.script("guard.sh"), "prorl-guard", str(self._registry.path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=self._registry.environment(),
-            cwd="/",
-            start_new_session=True,
-            user=self._user.uid if self._user else None,
-            group=self._user.gid if self._user else None,
-            extra_groups=[] if self._user else None,
-        )
