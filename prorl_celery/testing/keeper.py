@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import subprocess
 import sys
 import time
@@ -18,16 +19,29 @@ READY_SECONDS = 30.0
 class KeeperProcess:
     """Starts a keeper in a process of its own and waits until it answers; ends it on leaving.
 
+    With `user`, root runs it as that user, by a Python `program` that the user can read.
     Raises: `KeeperLost` with what it wrote, when it does not come up.
     """
 
-    def __init__(self, settings: Settings, *, boot: str = "boot-1", extra_env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        boot: str = "boot-1",
+        extra_env: dict[str, str] | None = None,
+        user: str | None = None,
+        program: str = sys.executable,
+    ) -> None:
         self.settings = settings
         self.boot = boot
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PRORL_")}
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "prorl_celery.node.keeper", "--boot", boot],
+            [program, "-P", "-m", "prorl_celery.node.keeper", "--boot", boot],
             stdin=subprocess.PIPE,
+            cwd="/" if user else None,
+            user=user,
+            group=pwd.getpwnam(user).pw_gid if user else None,
+            extra_groups=[] if user else None,
             env={**environment, **settings.to_env(), **(extra_env or {})},
         )
         self.client = KeeperClient(settings)

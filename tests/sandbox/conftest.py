@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from jails import COMBINATIONS, Jail, Parts, make_parts
+from jails import jail as make_jail
 from set_cancel import SetCancel
 
 from prorl_celery.errors import SandboxError
@@ -27,6 +30,21 @@ def cancel() -> Iterator[SetCancel]:
     signal = SetCancel()
     yield signal
     signal.close()
+
+
+@pytest.fixture(scope="session")
+def jail_parts() -> Iterator[Parts]:
+    """In a folder that everyone can reach, which pytest's are not."""
+    with tempfile.TemporaryDirectory(prefix="prorl-test-jails-") as folder:
+        Path(folder).chmod(0o755)
+        yield make_parts(Path(folder))
+
+
+@pytest.fixture(scope="session", params=COMBINATIONS)
+def jail(request: pytest.FixtureRequest, jail_parts: Parts) -> Iterator[Jail]:
+    """Each kind of sandbox, of a keeper that root runs and of one that an ordinary user runs."""
+    with make_jail(request.param, jail_parts) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from prorl_celery.sandbox import singularity
 from prorl_celery.sandbox.base import SandboxSpec
 from prorl_celery.sandbox.launch import User, sandbox_user
 from prorl_celery.sandbox.session import LiveSandbox
+from prorl_celery.sandbox.shell import PtyShell
 from prorl_celery.sandbox.waiting import NeverCancelled
 from prorl_celery.settings import Settings
 from prorl_celery.testing.keeper import KeeperProcess
@@ -28,10 +29,13 @@ SKELETON = Path(__file__).parents[3] / "deploy" / "images" / "make_skeleton.sh"
 class BashTool:
     """The bash tool, called as an agent's turn calls it."""
 
-    copied_bytes = None
-
-    def __init__(self, toolbox: Toolbox) -> None:
+    def __init__(self, toolbox: Toolbox, shell: PtyShell) -> None:
         self._toolbox = toolbox
+        self._shell = shell
+
+    @property
+    def copied_bytes(self) -> int:
+        return self._shell.bytes_moved
 
     def run(self, command: str, *, timeout: float) -> str:
         """As `Way.run`."""
@@ -45,7 +49,7 @@ class BashTool:
 def bash(keeper: KeeperProcess, spec: SandboxSpec) -> Iterator[BashTool]:
     """The tool on a sandbox of its own."""
     with attached(keeper, spec) as sandbox, NeverCancelled() as never:
-        yield BashTool(Toolbox(["bash"], sandbox=sandbox, settings=keeper.settings, cancel=never))
+        yield BashTool(Toolbox(["bash"], sandbox=sandbox, settings=keeper.settings, cancel=never), sandbox.shell)
 
 
 @contextmanager
