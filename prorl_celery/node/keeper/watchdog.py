@@ -16,7 +16,7 @@ import os
 import random
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from prorl_celery.node.keeper.loop import Loop, Timer
@@ -24,11 +24,11 @@ from prorl_celery.node.keeper.measuring import Measured, Measuring
 from prorl_celery.node.keeper.process import SandboxProcess
 from prorl_celery.node.keeper.terminal import tell
 from prorl_celery.node.keeper.victims import kill_largest
-from prorl_celery.sandbox import memory, owner
+from prorl_celery.sandbox import memory, owner, unseen
 from prorl_celery.sandbox.base import SandboxSpec
 from prorl_celery.sandbox.cgroups.readings import MemoryReading
 from prorl_celery.sandbox.launch import User
-from prorl_celery.sandbox.limits import files_bytes
+from prorl_celery.sandbox.limits import SMALL_BYTES, files_bytes
 
 log = logging.getLogger(__name__)
 
@@ -157,27 +157,36 @@ class Watchdog:
                 self._relieve(watched, used, sizes)
                 return None
         processes = memory.walk(watched.roots, watched.most)
-        used = sum(process.anonymous for process in processes)
+        held = unseen.memory_files([process.pid for process in processes])
+        kept = max(0, unseen.kept_for_files(processes[-1].pid, _largest(watched.spec)) - files) if processes else 0
+        used = kept + sum(process.anonymous for process in processes)
         if max((process.anonymous for process in processes), default=0) > limit:
             self._relieve(watched, used, [(process.anonymous, process.pid) for process in processes])
             return None
         resident = sum(process.resident for process in processes)
-        if used <= limit and (resident <= limit + files or used + memory.shared(processes) - files <= limit):
+        if kept > limit:  # files stay when those who made them are killed
+            self._give_up(watched)
+            return None
+        seen = sum(held.values()) if resident <= limit + files else max(memory.shared(processes), sum(held.values()))
+        if used + max(0, seen - files) <= limit:
             return used
-        self._measuring.measure(watched.name, processes, lambda measured: self._measured(watched, measured))
+        self._measuring.measure(watched.name, processes, lambda exact: self._measured(watched, exact, held, kept))
         return None
 
-    def _measured(self, watched: Watched, measured: Measured | None) -> None:
+    def _measured(self, watched: Watched, measured: Measured | None, held: Mapping[int, int], kept: int) -> None:
+        """`held`: memory files by process; `kept`: what files on tmpfs cost beyond what they may."""
         if self._watched.get(watched.name) is not watched or not watched.process.alive:
             return
         if measured is None:
             self._again(watched, LOOK_SECONDS)
             return
-        used = measured.own + max(0, measured.shared - files_bytes(watched.spec))
+        # Memory files that are mapped are among what is shared.
+        used = measured.own + kept + max(0, max(measured.shared, sum(held.values())) - files_bytes(watched.spec))
         if used <= watched.spec.memory_bytes:
             self._rest(watched, used)
         elif watched.suspected:
-            self._relieve(watched, used, measured.largest)
+            sizes = dict((pid, size) for size, pid in measured.largest)
+            self._relieve(watched, used, [(sizes.get(pid, 0) + held.get(pid, 0), pid) for pid in {*sizes, *held}])
         else:
             watched.suspected = True
             self._again(watched, AGAIN_SECONDS)
@@ -204,15 +213,23 @@ class Watchdog:
         elif watched.helpless_since is None:  # what the kernel has killed may be giving back its memory
             watched.helpless_since = now
         if watched.strikes > MOST_KILLS or now - (watched.helpless_since or now) > DYING_SECONDS:
-            log.warning("ending sandbox %s: it stays over its memory of %d MiB", watched.name, watched.mib)
-            tell(watched.process, f"ending the sandbox: it stays over its memory of {watched.mib} MiB")
-            self._end(watched.name)
+            self._give_up(watched)
         else:
             self._again(watched, AGAIN_SECONDS)
+
+    def _give_up(self, watched: Watched) -> None:
+        log.warning("ending sandbox %s: it stays over its memory of %d MiB", watched.name, watched.mib)
+        tell(watched.process, f"ending the sandbox: it stays over its memory of {watched.mib} MiB")
+        self._end(watched.name)
 
     def _say(self, watched: Watched, victims: str) -> None:
         log.info("sandbox %s is over its memory of %d MiB: killing %s", watched.name, watched.mib, victims)
         tell(watched.process, f"killed {victims}: over the sandbox's memory of {watched.mib} MiB")
+
+
+def _largest(spec: SandboxSpec) -> int:
+    """No tmpfs of a sandbox's is larger."""
+    return max(spec.disk_bytes, SMALL_BYTES)
 
 
 def _still_dying(watched: Watched) -> bool:
