@@ -71,14 +71,15 @@ def publish(names: Iterable[str], share: Path) -> None:
     """
     python = kernel_python(share)
     for folder, _ in python.folders:
+        if folder.exists():
+            continue
         unfinished = folder.with_name(folder.name + ".part")
         shutil.rmtree(unfinished, ignore_errors=True)
         if folder.name == PACKAGES:
             _place_packages(names, unfinished, python.program)
         else:
             _place_python(unfinished)
-        if not folder.exists():
-            unfinished.rename(folder)
+        unfinished.rename(folder)
 
 
 def _place_packages(names: Iterable[str], target: Path, python: str) -> None:

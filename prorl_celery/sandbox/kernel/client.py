@@ -27,6 +27,7 @@ the kernel had to drop it."""
 LAST_OUTPUT_SECONDS = 0.05
 """How long what a dead kernel sent may take to arrive."""
 SUBSCRIBED_SECONDS = 0.2
+TRIES = 3
 KILLED = 128 + signal.SIGKILL
 MESSAGES = 64
 """Messages read between two looks at the clock."""
@@ -133,19 +134,19 @@ class SandboxKernel:
 
     def _ready(self) -> Channels:
         """The channels to a kernel that is up."""
-        for last in (False, True):
-            if self._channels is not None:
-                return self._channels
+        tries = TRIES
+        while self._channels is None:
+            tries -= 1
             try:
                 self._life.wait_up(KERNEL_SECONDS)
                 self._channels = self._connected()
             except SandboxError:
-                # One that was just ending took our connection with it; a second that ends so has another reason.
-                if last or not self._life.has_ended:
+                # One that was just ending took our connection with it; another that ends so has another reason.
+                if not tries or not self._life.has_ended:
                     raise
                 ended = self._life.begin()
                 self._ended = ended if self._ended is None else self._ended
-        raise SandboxError("the sandbox's kernel ends as soon as it is started")
+        return self._channels
 
     def _connected(self) -> Channels:
         try:
