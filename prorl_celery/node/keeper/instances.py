@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ from prorl_celery.sandbox.singularity import Singularity
 
 log = logging.getLogger(__name__)
 
-AGAIN_SECONDS = 1.0
-"""When a start that failed is looked after once more: a part of it may just have been on its way."""
+LOOK_SECONDS = 0.05
+"""Between looks at what is left of a start that came to nothing. That is killed and goes within milliseconds."""
+PATIENCE_SECONDS = 10.0
+"""After this long with something left the sandbox counts as stuck; it is tried on."""
 
 
 class InstanceStart:
@@ -35,9 +38,11 @@ class InstanceStart:
         run: Callable[[int, int, str], None],
         started: Started,
         gone: Callable[[Entry], None],
+        stuck: Callable[[Entry], None],
     ) -> None:
         """`enter` is called in the child first. `run(pid, pidfd, name)` enters the instance whose first process that is
-        and takes the descriptor over; it may raise `SandboxError`. `gone` when nothing of a failed start is left.
+        and takes the descriptor over; it may raise `SandboxError`. `gone` when nothing of a start that came to nothing
+        is left, `stuck` when something of it would not go. Raises `OSError` when no child can be made.
         """
         self._entry = entry
         self._container = container
@@ -45,6 +50,7 @@ class InstanceStart:
         self._run = run
         self._started = started
         self._gone = gone
+        self._stuck = stuck
         self._name = container.instance_name(entry.spec, entry.sandbox_id)
         self._error: SandboxError | None = None
         entry.when_gone.append(lambda: container.forget(self._name))
@@ -54,7 +60,10 @@ class InstanceStart:
             return container.start_instance(entry.spec, self._name, tell_ahead)
 
         seconds = container.start_seconds(entry.spec)
-        entry.work = ChildWork(begin, loop, self._ended, timeout=seconds, ahead=self._stands)
+        entry.work = ChildWork(
+            begin, loop, self._ended, timeout=seconds, ahead=self._stands, stuck=lambda: stuck(entry)
+        )
+        self._session = entry.work.pid
 
     def _stands(self, pid: Any) -> None:
         """The instance can be entered; the program is not done with its start yet."""
@@ -70,7 +79,7 @@ class InstanceStart:
         except OSError as error:
             self._error = SandboxError(f"the instance {self._name} could not be entered: {error}")
         if entry.process is None:
-            self._kill()
+            self._container.kill(self._name)
         elif entry.ending:
             entry.process.kill()
         else:
@@ -81,10 +90,8 @@ class InstanceStart:
         entry = self._entry
         entry.work = None
         if entry.process is None:
-            self._kill()
-            self._loop.after(AGAIN_SECONDS, self._kill)
             self._started(entry, self._error or error or SandboxError(f"the instance {self._name} did not start"))
-            self._gone(entry)
+            self._clear(time.monotonic() + PATIENCE_SECONDS)
         elif entry.over:
             self._gone(entry)
         elif error is not None:
@@ -100,14 +107,33 @@ class InstanceStart:
 
         self._entry.when_gone.append(lambda: run_apart(disconnect, keep=network))
 
-    def _kill(self) -> None:
-        """Kill what a failed start has made: what is recorded, and what is not yet and became a child of ours."""
+    def _clear(self, deadline: float) -> None:
+        """Kill and reap what is left of a start that came to nothing, until that is nothing."""
         self._container.kill(self._name)
-        title = re.compile(rb"instance: [^\[]*\[" + re.escape(self._name.encode()) + rb"\]")
+        left = self._left()
+        for pid in left:
+            kill(pid)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        if not left:
+            self._gone(self._entry)
+            return
+        if not self._entry.stuck and time.monotonic() > deadline:
+            self._stuck(self._entry)
+        self._loop.after(LOOK_SECONDS, lambda: self._clear(deadline))
+
+    def _left(self) -> list[int]:
+        """What the start's child has left to us, ended or not. Who ends has left us his own children by then, so nothing
+        is missed between two looks.
+        """
+        name = self._name.encode()
+        found = []
         for pid in children_of(os.getpid()):
             try:
-                arguments = Path(f"/proc/{pid}/cmdline").read_bytes()
+                if os.getsid(pid) == self._session or any(
+                    name in Path(f"/proc/{pid}/{told}").read_bytes() for told in ("cmdline", "environ")
+                ):
+                    found.append(pid)
             except OSError:
                 continue
-            if title.search(arguments):
-                kill(pid)
+        return found

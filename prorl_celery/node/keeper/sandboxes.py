@@ -138,9 +138,10 @@ class Sandboxes:
             return
         entry.ending = True
         self.stops += entry.spec.purpose != SPARE
-        # A start that is still in its child ends when the child does: killing it could orphan half an instance.
         if entry.process is not None:
             entry.process.kill()
+        elif entry.work is not None:
+            entry.work.kill()
 
     def stop_all(self) -> None:
         """Begin to end every sandbox."""
@@ -236,6 +237,7 @@ class Sandboxes:
             run=run,
             started=started,
             gone=self._gone,
+            stuck=self._is_stuck,
         )
 
     def _run(self, entry: Entry, launch: Launch, inner_pidfd: int | None = None, inner: int | None = None) -> None:
