@@ -94,7 +94,7 @@ class InstanceStart:
             self._clear(time.monotonic() + PATIENCE_SECONDS)
         elif entry.over:
             self._gone(entry)
-        elif error is not None:
+        elif error is not None and not entry.ending:
             log.error("sandbox %s: its instance started, and then did not: %s", entry.sandbox_id, error)
             entry.process.kill()
 
@@ -123,8 +123,8 @@ class InstanceStart:
         self._loop.after(LOOK_SECONDS, lambda: self._clear(deadline))
 
     def _left(self) -> list[int]:
-        """What the start's child has left to us, ended or not. Who ends has left us his own children by then, so nothing
-        is missed between two looks.
+        """What the start's child has left to us, ended or not. Who ends has left us his own children by then, so that
+        nothing is missed between two looks.
         """
         name = self._name.encode()
         found = []

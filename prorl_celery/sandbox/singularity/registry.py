@@ -18,6 +18,7 @@ import os
 import pwd
 import re
 import shlex
+import shutil
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,7 +92,10 @@ class Registry:
         return records_in(self.path)
 
     def forget(self, name: str) -> None:
-        """Remove the logs of an instance that has ended; nobody else does."""
+        """Remove the logs of an instance that has ended, which nobody else does, and its record, which it does itself
+        unless it was killed as a whole.
+        """
+        shutil.rmtree(self._records / name, ignore_errors=True)
         for log in self.path.glob(f"instances/logs/*/*/{name}.*"):
             log.unlink(missing_ok=True)
 
