@@ -15,9 +15,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "scheduling": {"store", "jobs"},
     "llm": {"jobs", "sandbox"},
     "sandbox": set(),
+    "images": {"sandbox"},
     "tools": {"sandbox"},
     "agents": {"llm", "tools", "jobs", "sandbox"},
-    "handlers": {"agents", "llm", "sandbox", "tools", "jobs"},
+    "handlers": {"agents", "images", "llm", "sandbox", "tools", "jobs"},
     "client": {"jobs"},
 }
 """The rooms of the library that others build on. `jobs` to the middle rooms are its models, `sandbox` to llm and agents

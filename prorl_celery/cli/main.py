@@ -22,6 +22,7 @@ COMMANDS = {
         "Run 30 sums x 8 samples by a small real model on this machine's processor.",
     ),
     "models": ("prorl_celery.cli.model:models", "Prepare small real models."),
+    "images": ("prorl_celery.cli.images:images", "Build and pull the images that sandboxes start from."),
     "api": ("prorl_celery.cli.parts:api", "Run the HTTP API alone."),
     "worker": ("prorl_celery.cli.parts:worker", "Run this node's workers."),
     "flower": ("prorl_celery.cli.parts:flower", "Run Flower on the service's Celery application."),
