@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 FILE_BYTES = 1024
 """What a tmpfs's inode and its name take."""
@@ -43,11 +43,26 @@ def memory_files(pids: Sequence[int]) -> dict[int, int]:
 def kept_for_files(pid: int, largest_bytes: int) -> int:
     """Bytes that the kernel spends on the files of a sandbox's tmpfs, as its process `pid` sees them; 0 when that has
     gone. What is larger than `largest_bytes` is none of the sandbox's: the process has yet to get there.
+
+    `pid` must be one whose mounts the agent cannot change: to look at a file system of his could take for ever.
     """
     used: dict[int, int] = {}
-    for place in PLACES:
-        with suppress(OSError):
-            about = os.statvfs(f"/proc/{pid}/root{place}")
-            if about.f_blocks * about.f_frsize <= largest_bytes:
-                used[about.f_fsid] = about.f_files - about.f_ffree
+    with suppress(OSError), ExitStack() as stack:
+        root = _enter(stack, f"/proc/{pid}/root", None)
+        for place in PLACES:
+            with suppress(OSError):
+                folder = root
+                for name in place.split("/")[1:]:
+                    folder = _enter(stack, name, folder)
+                about = os.fstatvfs(folder)
+                if about.f_blocks * about.f_frsize <= largest_bytes:
+                    used[about.f_fsid] = about.f_files - about.f_ffree
     return FILE_BYTES * sum(used.values())
+
+
+def _enter(stack: ExitStack, name: str, above: int | None) -> int:
+    """A folder, and never what a link leads to: that would be looked for among the host's."""
+    nofollow = 0 if above is None else os.O_NOFOLLOW
+    folder = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | nofollow, dir_fd=above)
+    stack.callback(os.close, folder)
+    return folder
