@@ -150,8 +150,12 @@ def start(life: Life, shell: int, iopub: int, key: str, limit: int) -> None:
     """Make the kernel, say that it is up, and serve until it is told to end."""
     # It would be imported for a debugger that nobody uses, and is a quarter of the start.
     sys.modules["debugpy"] = None  # type: ignore[assignment]
+    try:
+        from ipykernel.kernelapp import IPKernelApp
+    except ImportError:  # the first releases of ipykernel 6 cannot do without
+        del sys.modules["debugpy"]
+        from ipykernel.kernelapp import IPKernelApp
     import zmq
-    from ipykernel.kernelapp import IPKernelApp
     from jupyter_client.session import Session
 
     class SmallSession(Session):
@@ -194,7 +198,8 @@ def start(life: Life, shell: int, iopub: int, key: str, limit: int) -> None:
     app.config.InteractiveShell.colors = "nocolor"
     app.initialize([])
     app.shell.system = types.MethodType(run_command, app.shell)
-    del sys.modules["debugpy"]
+    if "debugpy" in sys.modules and sys.modules["debugpy"] is None:
+        del sys.modules["debugpy"]
     sys.argv = [""]
     life.tell("up")
     app.start()
