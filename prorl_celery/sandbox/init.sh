@@ -35,6 +35,8 @@ limit() {
   ulimit -Sn 4096
   [[ $data_kib == 0 ]] || ulimit -d "$data_kib"
   [[ $processes == 0 ]] || ulimit -u "$processes"
+  # Short of memory, the kernel ends what the agent runs before what holds the sandbox.
+  echo 900 >/proc/self/oom_score_adj
 }
 
 tend() {
