@@ -108,6 +108,7 @@ def test_no_device_node_can_be_made_and_those_that_are_there_are_harmless(jail: 
 
 
 def test_no_mount_can_be_made_or_undone(jail: Jail):
+    assert jail.sandbox.shell.run("unshare --user true", timeout=10).exit_code != 0
     before = jail.output("cut -d' ' -f5 /proc/self/mountinfo")
     seen = jail.output(
         f"{USER_NAMESPACE} bash -c 'mount -t tmpfs none /tmp && echo mounted; mount --bind / /tmp && echo bound; "

@@ -1,4 +1,4 @@
-"""What runs in a bubblewrap sandbox sees nothing of the host."""
+"""What a bubblewrap sandbox is, and what it refuses to be. Ways out of it are tried in `test_escape_*`."""
 
 from __future__ import annotations
 
@@ -32,13 +32,6 @@ def output(sandbox, command: str) -> str:
     return sandbox.shell.run(command, timeout=20).output
 
 
-def test_the_environment_is_clean_everywhere(sandbox):
-    seen = output(sandbox, "env; cat /proc/*/environ | tr '\\0' '\\n'")
-    assert "do-not-tell" not in seen
-    assert "PRORL_" not in seen
-    assert "HOST_SECRET" not in seen
-
-
 def test_an_environment_asked_for_is_there(start):
     assert output(start(env={"TASK": "a b'c"}), 'echo "$TASK"') == "a b'c\n"
 
@@ -55,14 +48,6 @@ def test_started_as_root_the_sandbox_runs_as_another_user(sandbox, keeper):
     assert Path(f"/proc/{entry['pid']}").stat().st_uid != 0
 
 
-def test_files_of_the_host_are_not_there(sandbox, tmp_path):
-    (tmp_path / "file").write_text("x")
-    assert "No such file" in output(sandbox, f"cat {tmp_path}/file")
-    assert "No such file" in output(sandbox, "cat /etc/shadow")
-    assert "No such file" in output(sandbox, f"ls {Path(__file__).parent}")
-    assert output(sandbox, "ls /proc | grep -c '^[0-9]'") in {f"{n}\n" for n in range(1, 12)}
-
-
 def test_nothing_of_the_host_is_writable_and_every_writable_place_is_bounded(sandbox):
     for place in ("/", "/usr", "/etc", "/dev", "/var"):
         assert "Read-only file system" in output(sandbox, f"touch {place}/new")
@@ -71,34 +56,10 @@ def test_nothing_of_the_host_is_writable_and_every_writable_place_is_bounded(san
         assert size <= 256 << 20
 
 
-def test_the_network_is_only_a_loopback(sandbox):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        assert output(sandbox, "tail -n +3 /proc/net/dev | cut -d: -f1").split() == ["lo"]
-        probe = f"exec 5<>/dev/tcp/127.0.0.1/{port} && echo reached"
-        assert "reached" not in output(sandbox, probe)
-
-
 def test_the_host_network_is_there_when_asked_for(start):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert "reached" in output(start(network="host"), f"exec 5<>/dev/tcp/127.0.0.1/{port} && echo reached")
-
-
-def test_no_descriptor_of_ours_leaks_into_commands(sandbox):
-    assert output(sandbox, "ls -l /proc/self/fd | grep -c socket:") == "0\n"
-    assert output(sandbox, "ls -l /proc/$$/fd | grep -c socket:") == "0\n"
-
-
-def test_user_namespaces_cannot_be_nested(sandbox):
-    assert sandbox.shell.run("unshare -U true", timeout=5).exit_code != 0
-
-
-def test_sandboxes_do_not_see_each_other(start):
-    one, two = start(), start()
-    one.shell.run("echo mine > /workspace/file; echo mine > /tmp/file; sleep 1000 &", timeout=5)
-    assert "mine" not in output(two, "cat /workspace/file /tmp/file; ps -ef")
-    assert "sleep" not in output(two, "ps -ef")
 
 
 def test_root_or_an_unknown_user_as_the_sandbox_user_is_refused(monkeypatch):
