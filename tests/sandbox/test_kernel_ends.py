@@ -62,6 +62,13 @@ def sandbox(start: Callable[..., LiveSandbox]) -> LiveSandbox:
     return start(kernel=True)
 
 
+def test_a_start_is_done_when_the_kernel_is_up(start: Callable[..., LiveSandbox]):
+    fresh = start(kernel=True)
+    assert fresh.kernel_life.fileno() >= 0
+    assert not fresh.kernel_life.has_ended
+    assert fresh.kernel.run("import time; time.perf_counter()", timeout=SECONDS).kernel_lost is None
+
+
 def test_a_cell_past_its_time_out_is_interrupted_and_names_stay(live: LiveSandbox):
     result = live.kernel.run("print('begun', flush=True)\nimport time; time.sleep(600)", timeout=0.5)
     assert (result.timed_out, result.ok, result.kernel_ended) == (True, False, None)

@@ -6,7 +6,8 @@ Gives: the text of the assistant's next turn, tool calls included, in the Hermes
 A policy keeps nothing between calls: it works out where it stands by counting turns, so the server can be
 restarted in the middle of a thousand rollouts and none of them notices.
 
-    solve          writes the canonical solution to /workspace/solution.py, runs it, finishes; answers "What is 3 + 4?"
+    solve          writes the canonical solution to /workspace/solution.py, runs it, finishes; by bash and the editor,
+                   by ipython where there are neither; answers "What is 3 + 4?"
     p=P            as solve with probability P, else writes a wrong module that looks all right
     fail           p=0
     loop           calls bash for ever
@@ -75,7 +76,7 @@ class Solve:
     def step(self, conversation: Conversation, seed: int | None, step: int) -> str:
         """The reply for step `step` of the four."""
         tools = conversation.tools
-        if step >= 3 or not tools & {"bash", "str_replace_editor"}:
+        if step >= 3 or not tools & {"bash", "str_replace_editor", "ipython"}:
             return self._last(conversation, seed)
         if step == 0:
             return _look(tools)
@@ -111,11 +112,16 @@ def _look(tools: frozenset[str]) -> str:
     text = "I look at the workspace before I write anything."
     if "bash" in tools:
         return f"{text}\n{call('bash', command='pwd && ls -a')}"
-    return f"{text}\n{call('str_replace_editor', command='view', path='/workspace')}"
+    if "str_replace_editor" in tools:
+        return f"{text}\n{call('str_replace_editor', command='view', path='/workspace')}"
+    return f"{text}\n{call('ipython', code='import os; os.getcwd(), os.listdir()')}"
 
 
 def _write(tools: frozenset[str], key: str, module: str) -> str:
     text = "Now I write the module."
+    if not tools & {"bash", "str_replace_editor"}:
+        cell = f"%%writefile {SOLUTION_PATH}\n{module}"
+        return f"{text}\n{call('ipython', code=cell)}"
     if "bash" not in tools or ("str_replace_editor" in tools and chance("editor", key) < 0.5):
         return f"{text}\n{call('str_replace_editor', command='create', path=SOLUTION_PATH, file_text=module)}"
     end = "END_OF_SOLUTION"
@@ -127,7 +133,9 @@ def _write(tools: frozenset[str], key: str, module: str) -> str:
 def _check(tools: frozenset[str]) -> str:
     if "bash" in tools:
         return f"Does it load?\n{call('bash', command=f'python3 {SOLUTION_PATH} && echo loads')}"
-    return f"I read it once more.\n{call('str_replace_editor', command='view', path=SOLUTION_PATH)}"
+    if "str_replace_editor" in tools:
+        return f"I read it once more.\n{call('str_replace_editor', command='view', path=SOLUTION_PATH)}"
+    return f"Does it run?\n{call('ipython', code=f'%run {SOLUTION_PATH}')}"
 
 
 def _finish(tools: frozenset[str], answer: str) -> str:
