@@ -27,7 +27,7 @@ def small(start, image):
     return start(image=image, disk_bytes=DISK)
 
 
-@pytest.mark.parametrize("first", PLACES)
+@pytest.mark.parametrize("first", ["/workspace", "/dev/shm", "/"])
 def test_one_full_place_fills_them_all(small, first):
     script = f"""
         head -c {2 * DISK} /dev/zero >{first}/fill; rm -f /workspace/none
