@@ -63,7 +63,6 @@ def build(
     with _builder(images_dir, sif=sif) as builder:
         for target in targets:
             began = time.monotonic()
-            click.echo(f"{target}: at work; log: {builder.logs}", err=True)
             made = builder.build(target, mode=cache, name=name, arguments=given)
             done = f"used again ({cache})" if made.reused else f"made in {seconds(time.monotonic() - began)}"
             click.echo(f"{made.path}: {done}")
@@ -185,7 +184,10 @@ def _builder(images_dir: str | None, *, sif: bool = False) -> Iterator[Builder]:
     share, held = store.take("share")
     with held, _interruptible() as stop:
         tool = Tool.find(store.user, share)
-        yield Builder(store=store, tool=tool, logs=settings.data_dir / "logs" / "images", stop=stop, sif=sif)
+        logs = settings.data_dir.absolute() / "logs" / "images"
+        yield Builder(
+            store=store, tool=tool, logs=logs, stop=stop, sif=sif, say=lambda line: click.echo(line, err=True)
+        )
 
 
 @contextlib.contextmanager

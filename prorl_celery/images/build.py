@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -50,6 +50,8 @@ class Builder:
     stop: Stop
     sif: bool = False
     """Make files; else folders, which need no FUSE to start from."""
+    say: Callable[[str], None] = lambda line: None
+    """Gets a line when a build begins."""
 
     def build(
         self, target: Path, *, mode: str = "locked", name: str | None = None, arguments: Mapping[str, str] | None = None
@@ -117,6 +119,13 @@ class Builder:
         claim.install(built, manifest)
         return Made(claim.target, reused=False)
 
+    def _begin(self, name: str) -> Path:
+        """Begin its log anew."""
+        log = self.log(name)
+        log.write_bytes(b"")
+        self.say(f"making {name}; log: {log}")
+        return log
+
     def _from_definition(self, claim: Claim, recipe: definition.Definition, blank: Manifest) -> Made:
         bases = recipe.local_bases(self._find_base)
         for path in bases.values():
@@ -136,6 +145,7 @@ class Builder:
             manifest = replace(blank, inputs=inputs)
         if self.is_made(claim.target, manifest, blank.mode):
             return Made(claim.target, reused=True)
+        log = self._begin(blank.name)
         sizes = sum(map(trees.size, bases.values()))
         self.store.room(sizes * (1 + self.sif), f"the image {blank.name}")
         if self.tool.user is not None:
@@ -145,7 +155,7 @@ class Builder:
             ["--sandbox", "--fakeroot", str(built), str(staged.path)],
             work=claim.temporary,
             cache=claim.temporary,
-            log=self.log(blank.name),
+            log=log,
             stop=self.stop,
             registry=any(base.bootstrap in definition.REGISTRIES for base in recipe.bases),
         )
@@ -172,6 +182,7 @@ class Builder:
         manifest = _locked(blank, {"folder": trees.digest(tree, step=self.stop.raise_if_set)})
         if self.is_made(claim.target, manifest, blank.mode):
             return Made(claim.target, reused=True)
+        log = self._begin(blank.name)
         self.store.room(trees.size(tree) * (1 + self.sif), f"the image {blank.name}")
         built = claim.work / "image"
         trees.copy(tree, built, step=self.stop.raise_if_set)
@@ -183,7 +194,6 @@ class Builder:
             if self.tool.user is not None:
                 trees.give(nothing, self.tool.user)
             arguments = ["--sandbox", str(image), str(nothing)]
-            log = self.log(blank.name)
             self.tool.build(arguments, work=claim.temporary, cache=claim.temporary, log=log, stop=self.stop)
             trees.fill_in(image, built)
         if self.tool.user is not None:

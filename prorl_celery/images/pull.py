@@ -92,7 +92,7 @@ def pull(
 ) -> Generator[Outcome, None, None]:
     """Pull what is not there, `jobs` at once; each outcome as it comes.
 
-    Closing the iterator sets the builder's stop and waits until all has ended; then nothing half-made is left.
+    Closing the iterator early sets the builder's stop and waits until all has ended; then nothing half-made is left.
     Raises: `DiskFull`.
     """
     todo: queue.SimpleQueue[Wanted] = queue.SimpleQueue()
@@ -110,8 +110,10 @@ def pull(
             if isinstance(outcome, BaseException):
                 raise outcome
             yield outcome
-    finally:
+    except BaseException:
         builder.stop.set()
+        raise
+    finally:
         for thread in threads:
             thread.join()
 
@@ -154,6 +156,7 @@ def _outcome(builder: Builder, registry: Registry, wanted: Wanted, cache: Path) 
             )
             if builder.is_made(claim.target, blank, "pulled"):
                 return Outcome(wanted.name, "there")
+            builder.log(wanted.name).write_bytes(b"")
             _pull(builder, registry, wanted, claim, cache, blank)
             found = Manifest.read(manifest_of(claim.target))
             size = found.bytes if found is not None else 0
