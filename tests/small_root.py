@@ -8,7 +8,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
-PROGRAMS = ("sh", "bash", "env", "cat", "id", "ls", "mkdir", "sleep", "touch", "setsid", "getopt", "cut", "sed", "kill")
+PROGRAMS = (
+    "sh", "bash", "env", "cat", "id", "ls", "mkdir", "sleep", "touch", "setsid", "getopt", "cut", "sed", "kill",
+    "head", "rm", "mv", "chmod", "readlink", "grep",
+)  # fmt: skip
 FOLDERS = ("usr/bin", "etc", "proc", "sys", "dev", "tmp", "root", "home", "run", "opt", "var/tmp")
 
 

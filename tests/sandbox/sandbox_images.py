@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import pwd
-import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from small_root import make_small_root
 
 from prorl_celery.sandbox import singularity
 
@@ -18,7 +18,6 @@ needs_singularity = pytest.mark.skipif(
     reason="no singularity or apptainer on the PATH (deploy/images/install_apptainer.sh installs it on Debian 12)",
 )
 SKELETON = Path(__file__).parents[2] / "deploy" / "images" / "make_skeleton.sh"
-PROGRAMS = ("sh", "bash", "env", "cat", "ls", "head", "mkdir", "id", "touch", "rm", "mv", "chmod", "readlink", "grep")
 BUILD_SECONDS = 120
 
 
@@ -30,16 +29,8 @@ def make_skeleton(image: Path) -> str:
 
 def make_small(image: Path) -> str:
     """One with a /usr of its own: a shell, a few programs, /opt/data/file, and variables set by the image."""
-    tree = image.with_suffix(".tree")
-    for folder in ("usr/bin", "etc", "proc", "sys", "dev", "tmp", "root", "home", "run", "opt/data", "var/tmp"):
-        (tree / folder).mkdir(parents=True)
-    (tree / "bin").symlink_to("usr/bin")
-    for program in PROGRAMS:
-        _copy(Path(os.path.realpath(shutil.which(program) or "")), tree, f"/usr/bin/{program}")
-    (tree / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/bash\n")
-    (tree / "etc/group").write_text("root:x:0:\n")
-    for name in ("hosts", "resolv.conf", "localtime"):
-        (tree / "etc" / name).touch()
+    tree = make_small_root(image.with_suffix(".tree"))
+    (tree / "opt/data").mkdir()
     (tree / "opt/data/file").write_text("of the image\n")
     build(image, tree, "--sandbox")
     shutil.rmtree(tree)
@@ -61,13 +52,3 @@ def give_to(path: Path, name: str) -> None:
     entry = pwd.getpwnam(name)
     for found in (path, *path.rglob("*")):
         os.chown(found, entry.pw_uid, entry.pw_gid, follow_symlinks=False)
-
-
-def _copy(program: Path, tree: Path, name: str) -> None:
-    """A program and the libraries it is linked to, each where it is looked for."""
-    linked = subprocess.run(["ldd", program], capture_output=True, text=True, timeout=60, check=True).stdout
-    for source in {name, *re.findall(r"(?<=\s)/\S+", linked)}:
-        target = tree / source[1:]
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if not target.exists():
-            shutil.copy(program if source == name else source, target)
