@@ -81,7 +81,8 @@ def test_a_new_token_is_one_that_its_entry_lets_in() -> None:
 def test_doctor_gives_a_remedy_for_all_that_is_wrong() -> None:
     findings = json.loads(prorl("doctor", "--json").stdout)
     names = {finding["what"] for finding in findings}
-    assert {"python", "redis", "bubblewrap", "apptainer", "open files, at most", "cgroups", "real model demo"} <= names
+    assert {"python", "redis", "bubblewrap", "apptainer", "open files, at most", "real model demo"} <= names
+    assert {"memory limit", "CPU limit", "process limit", "user namespaces", "/proc", "kernels (ipykernel)"} <= names
     assert all(finding["remedy"] for finding in findings if finding["verdict"] != "ok")
 
 
