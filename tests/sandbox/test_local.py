@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kernel_sandboxes import SECONDS, kernel_settings
+
 from prorl_celery.sandbox.base import SandboxSpec
 from prorl_celery.sandbox.waiting import NeverCancelled
 from prorl_celery.settings import Settings
@@ -23,3 +25,17 @@ def test_a_local_sandbox_works_where_it_is_allowed_and_takes_its_folder_with_it(
         assert (workdir / "file").read_bytes() == b"x"
         sandbox.stop()
         assert not workdir.exists()
+
+
+def test_a_local_sandbox_has_kernels_and_they_end_with_it(tmp_path):
+    settings = kernel_settings(tmp_path, allow_unsafe_local=True)
+    with KeeperProcess(settings) as keeper, NeverCancelled() as never:
+        spec = SandboxSpec(job_id="j", attempt=1, kind="local", kernel=True)
+        sandbox = keeper.client.start(spec, cancel=never, timeout=SECONDS)
+        told = sandbox.kernel.run("import os; print(os.getcwd(), os.getpid())", timeout=SECONDS).output.split()
+        assert told[0] == sandbox.handle.workdir
+        assert sandbox.kernel.run("os._exit(2)", timeout=SECONDS).kernel_ended == 2
+        pid = int(sandbox.kernel.run("import os; os.getpid()", timeout=SECONDS).output)
+        assert pid != int(told[1])
+        sandbox.stop()
+        assert not Path(f"/proc/{pid}").exists()

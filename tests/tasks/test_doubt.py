@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from prorl_celery.errors import Stopping
-from prorl_celery.sandbox.base import CommandResult
-from tasks.doubt import DoubtfulShell
+from prorl_celery.sandbox.base import CellResult, CommandResult
+from tasks.doubt import DoubtfulKernel, DoubtfulShell
 from tasks.signals import JobSignal
 
 
@@ -21,6 +22,19 @@ class Ends:
 
     def run(self, command: str, *, timeout: float) -> CommandResult:
         return CommandResult(output="", exit_code=self.exit_code, cwd="/workspace", duration_s=0.1)
+
+
+class Dies:
+    """A kernel whose cells all come to this."""
+
+    def __init__(self, **how: Any) -> None:
+        self.how = how
+
+    def run(self, code: str, *, timeout: float) -> CellResult:
+        return CellResult(**{"output": "", "ok": False, "duration_s": 0.1, **self.how})
+
+    def restart(self) -> None:
+        raise AssertionError
 
 
 @pytest.fixture
@@ -47,3 +61,21 @@ def test_a_command_that_ends_by_itself_is_believed_while_the_worker_stops(signal
 
 def test_a_command_that_something_else_killed_is_believed(signal: JobSignal) -> None:
     assert DoubtfulShell(Ends(137), signal).run("kill -9 $$", timeout=1).exit_code == 137
+
+
+@pytest.mark.parametrize("how", [{"kernel_ended": 137}, {"kernel_lost": 143}])
+def test_a_kernel_that_ends_while_the_worker_is_told_to_stop_gives_the_job_back(
+    signal: JobSignal, how: dict[str, int]
+) -> None:
+    threading.Timer(0.1, signal.process_is_stopping).start()
+    with pytest.raises(Stopping):
+        DoubtfulKernel(Dies(**how), signal).run("import tests", timeout=1)
+
+
+@pytest.mark.parametrize("how", [{"kernel_ended": 3}, {"kernel_ended": 137, "timed_out": True}, {"ok": True}])
+def test_a_kernel_that_ends_for_its_own_reasons_is_believed_while_the_worker_stops(
+    signal: JobSignal, how: dict[str, Any]
+) -> None:
+    signal.process_is_stopping()
+    kernel = DoubtfulKernel(Dies(**how), signal)
+    assert kernel.run("1", timeout=1) == Dies(**how).run("1", timeout=1)
