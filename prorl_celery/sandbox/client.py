@@ -14,8 +14,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from prorl_celery import errors
-from prorl_celery.errors import KeeperLost, SandboxError
+from prorl_celery.errors import KeeperLost, SandboxError, sandbox_error
 from prorl_celery.sandbox import wire
 from prorl_celery.sandbox.base import CancelSignal, SandboxHandle, SandboxSpec
 from prorl_celery.sandbox.session import LiveSandbox
@@ -237,6 +236,8 @@ class KeeperClient:
             reply, descriptors = wire.receive(channel)
         except OSError as error:
             raise KeeperLost(f"the keeper is gone: {error.strerror or error}") from error
+        except ValueError as error:  # also where this process has no descriptors left for what came along
+            raise SandboxError(f"the keeper's answer came to {error}: too many files are open here") from error
         if reply is None:
             raise KeeperLost("the keeper closed the connection")
         if not reply.get("ok"):
@@ -254,8 +255,4 @@ def _send(channel: socket.socket, message: dict[str, Any]) -> None:
 
 def _error(reply: dict[str, Any]) -> SandboxError:
     """The error that the keeper named."""
-    kind = getattr(errors, str(reply.get("error")), SandboxError)
-    message = str(reply.get("message", "the keeper refused"))
-    if isinstance(kind, type) and issubclass(kind, SandboxError):
-        return kind(message)
-    return SandboxError(message)
+    return sandbox_error(str(reply.get("error")), str(reply.get("message", "the keeper refused")))

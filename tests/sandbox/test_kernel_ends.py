@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import threading
 import time
@@ -226,6 +227,27 @@ def test_a_keeper_lets_go_of_the_sockets_with_the_sandbox(keeper: KeeperProcess,
     for _ in range(3):
         start(kernel=True).stop()
     assert len(list(Path(f"/proc/{keeper.process.pid}/fd").iterdir())) == before
+
+
+def test_a_worker_out_of_descriptors_is_told_so_and_loses_none(keeper: KeeperProcess, sandbox: LiveSandbox):
+    sandbox.kernel.run("1", timeout=SECONDS)
+    before = list(Path("/proc/self/fd").iterdir())
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with NeverCancelled() as never:
+        for free in (1, 3, 5):
+            taken = [os.dup(0) for _ in range(50)]
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(taken) + 1, limits[1]))
+            for descriptor in taken[-free:]:
+                os.close(descriptor)
+            try:
+                with pytest.raises(SandboxError):
+                    keeper.client.attach(sandbox.handle, cancel=never)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+                for descriptor in taken[:-free]:
+                    os.close(descriptor)
+    assert len(list(Path("/proc/self/fd").iterdir())) == len(before)
+    assert sandbox.kernel.run("2", timeout=SECONDS).output == "2\n"
 
 
 def kill_kernel(sandbox: LiveSandbox) -> None:

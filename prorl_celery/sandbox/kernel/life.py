@@ -12,6 +12,7 @@ import socket
 import time
 
 from prorl_celery.errors import SandboxError
+from prorl_celery.sandbox import wire
 from prorl_celery.sandbox.base import CancelSignal
 from prorl_celery.sandbox.control import Control
 from prorl_celery.sandbox.waiting import Waiter
@@ -43,17 +44,12 @@ class KernelLife:
         Raises: `SandboxError`, what the cancel signal raises.
         """
         self.close()
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
-            connection.connect(self._path)
-            code, said = self._control.request("kernel", limit_bytes=16)
+            self._connection = wire.new_socket()
+            self._connection.connect(self._path)
         except OSError as error:
-            connection.close()
             raise SandboxError(f"the kernel's socket cannot be reached: {error.strerror or error}") from error
-        except BaseException:
-            connection.close()
-            raise
-        self._connection = connection
+        code, said = self._control.request("kernel", limit_bytes=16)
         if code == NO_PYTHON:
             raise SandboxError("the sandbox has no python3 for a kernel: use an image with Python and ipykernel")
         if code:
