@@ -266,3 +266,11 @@ class InternalError(StageError):
     """A bug of ours."""
 
     kind = "internal"
+
+
+def sandbox_error(name: str, message: str) -> SandboxError:
+    """The error of that name which another process raised; a plain one where there is none of that name."""
+    kind = globals().get(name)
+    if isinstance(kind, type) and issubclass(kind, SandboxError):
+        return kind(message)
+    return SandboxError(message)

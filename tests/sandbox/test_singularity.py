@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from sandbox_images import make_skeleton, needs_singularity
 
-from prorl_celery.errors import SandboxError, SandboxUnavailable
+from prorl_celery.errors import BadImage, SandboxError, SandboxUnavailable
 from prorl_celery.sandbox import owner
 from prorl_celery.sandbox.base import SandboxSpec
 from prorl_celery.sandbox.launch import choose_kind
@@ -160,7 +160,7 @@ def test_a_job_that_is_called_like_a_label_is_not_taken_for_one(keeper, start, i
 @needs_singularity
 @pytest.mark.parametrize("missing", ["/no/such/image", "/usr/share"])
 def test_an_image_that_is_none_says_so_and_leaves_nothing(start, keeper, missing):
-    with pytest.raises(SandboxError, match=missing):
+    with pytest.raises(BadImage, match=missing):
         start(image=missing)
     assert keeper.client.list() == []
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from sandbox_images import make_skeleton, needs_singularity
 
-from prorl_celery.errors import SandboxError, SandboxUnavailable
+from prorl_celery.errors import BadImage, SandboxError, SandboxUnavailable
 from prorl_celery.node.pause import until
 from prorl_celery.sandbox.base import SandboxSpec
 from prorl_celery.sandbox.launch import User, sandbox_user
@@ -173,11 +173,11 @@ def test_a_record_is_seen_while_its_start_still_runs(desk):
 @needs_singularity
 def test_no_record_comes_of_a_start_that_fails(desk):
     def fail() -> int:
-        raise SandboxError("on purpose")
+        raise BadImage("on purpose")
 
     starter = Starter(fail)
     assert desk.registry.await_record("never", until=starter.pipe, timeout=60) is None
-    with pytest.raises(SandboxError, match="on purpose"):
+    with pytest.raises(BadImage, match="on purpose"):
         starter.result()
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from sandbox_images import build, give_to, make_small, needs_singularity
 
-from prorl_celery.errors import SandboxError
+from prorl_celery.errors import BadImage, SandboxError
 from prorl_celery.sandbox.singularity import bridge
 from prorl_celery.settings import Settings
 
@@ -95,7 +95,7 @@ def test_two_starts_from_one_file_unpack_it_once(start, keeper, file):
 def test_a_file_that_is_cut_short_is_refused_by_name(start, folder, file):
     broken = folder / "broken.sif"
     broken.write_bytes(Path(file).read_bytes()[:50_000])
-    with pytest.raises(SandboxError, match=r"broken\.sif is cut short"):
+    with pytest.raises(BadImage, match=r"broken\.sif is cut short"):
         start(image=str(broken))
 
 

@@ -11,7 +11,7 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from prorl_celery.errors import SandboxError
+from prorl_celery.errors import SandboxError, sandbox_error
 from prorl_celery.node.keeper.loop import Loop
 from prorl_celery.node.keeper.process import KILL_AGAIN_SECONDS, STUCK_KILLS
 
@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 
 OUTPUT_BYTES = 64 << 10
 RESULT = b"\n\x1eresult "
+TEXT_LENGTH = 2000
+ERROR = b"\n\x1eerror "
 AHEAD = re.compile(rb"\n\x1eahead ([^\n]*)\n")
 
 
@@ -104,13 +106,20 @@ class ChildWork:
         self._loop.unwatch(self._pipe)
         os.close(self._pidfd)
         os.close(self._pipe)
-        said, found, result = bytes(self._said).rpartition(RESULT)
+        _, found, result = bytes(self._said).rpartition(RESULT)
         if status == 0 and found:
             self._done(json.loads(result), None)
-            return
-        text = " ".join((said or bytes(self._said)).decode("utf-8", "replace").split())
-        cause = "was killed" if os.WIFSIGNALED(status) else "failed"
-        self._done(None, SandboxError(f"starting the sandbox {cause}: {text[-2000:]}"))
+        else:
+            self._done(None, self._failure(status))
+
+    def _failure(self, status: int) -> SandboxError:
+        """The error that the child raised, with what was printed on the way to it."""
+        printed, raised, error = bytes(self._said).rpartition(ERROR)
+        text = " ".join((printed if raised else error).decode("utf-8", "replace").split())[-TEXT_LENGTH:]
+        if raised:
+            name, message = json.loads(error)
+            return sandbox_error(name, f"{message}: {text}" if text else message)
+        return SandboxError(f"starting the sandbox {'was killed' if os.WIFSIGNALED(status) else 'failed'}: {text}")
 
 
 def run_apart(function: Callable[[], object], *, keep: int) -> None:
@@ -160,7 +169,9 @@ def _child(function: Callable[[], Any], write: int) -> None:
         result = json.dumps(function())
         os.write(1, RESULT + result.encode())
         code = 0
-    except (SandboxError, OSError, ValueError, ImportError) as error:
+    except SandboxError as error:
+        os.write(1, ERROR + json.dumps([type(error).__name__, str(error)]).encode())
+    except (OSError, ValueError, ImportError) as error:
         os.write(2, f"{error}\n".encode())
     finally:
         os._exit(code)

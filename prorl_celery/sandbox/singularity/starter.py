@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable
 
-from prorl_celery.errors import SandboxError
+from prorl_celery.errors import SandboxError, sandbox_error
 
 
 class Starter:
@@ -27,19 +27,19 @@ class Starter:
         with open(self.pipe, "rb") as pipe:  # noqa: PTH123
             said = pipe.read()
         os.waitpid(self._pid, 0)
-        answer = json.loads(said) if said else {"error": "the start was killed"}
-        if "error" in answer:
-            raise SandboxError(str(answer["error"]))
-        return int(answer["result"])
+        pid, error, message = json.loads(said) if said else (0, "", "the start was killed")
+        if message:
+            raise sandbox_error(error, message)
+        return int(pid)
 
 
 def _run(function: Callable[[], int], write: int) -> None:
     """The child's whole life."""
-    answer: dict[str, int | str] = {"error": "the start broke off"}
+    answer = (0, "", "the start broke off")
     try:
-        answer = {"result": function()}
+        answer = (function(), "", "")
     except (SandboxError, OSError, ValueError, ImportError) as error:
-        answer = {"error": str(error)}
+        answer = (0, type(error).__name__, str(error) or "the start failed")
     finally:
         os.write(write, json.dumps(answer).encode())
         os._exit(0)
