@@ -22,13 +22,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from prorl_celery.bench import processes
 from prorl_celery.bench.report import BenchFailed
 from prorl_celery.cli.demo import running_service
 from prorl_celery.client import Client, JobStatus, Result
 from prorl_celery.jobs.models import TERMINAL
 from prorl_celery.node.pause import until
 from prorl_celery.node.places import run_dir_for
+from prorl_celery.sandbox.client import KeeperClient
+from prorl_celery.settings import Settings
 from prorl_celery.testing import ScriptedBackend
 
 HANDLERS = ",".join(f"prorl_celery.bench.handlers:{name}" for name in ("NoopHandler", "WaitHandler", "ToyHandler"))
@@ -49,12 +50,13 @@ class Run:
 
 @dataclass(slots=True)
 class BenchService:
-    """A running service. `pid` is its supervisor's; `redis_url` its own Redis."""
+    """A running service. `pid` is its supervisor's; `redis_url` its own Redis; `keeper` its node's."""
 
     url: str
     pid: int
     redis_url: str
     client: Client
+    keeper: KeeperClient
     _read_to: str | None = None
 
     def run(self, jobs: list[dict[str, Any]], *, seconds: float) -> Run:
@@ -103,10 +105,16 @@ class BenchService:
         self.client.add_backend(backend.url, backend.model, kind="vllm", tokenizer=str(backend.tokenizer_dir))
 
     def settle(self) -> None:
-        """Wait until no sandbox is left, so that all their CPU time is in the tree's sum. Raises `BenchFailed`."""
-        names = {"bwrap"}
-        if not until(lambda: not names & {p.name for p in processes.tree(self.pid)}, QUIET_SECONDS, every=0.02):
-            raise BenchFailed(f"sandboxes live on {QUIET_SECONDS:g} s after their jobs")
+        """Wait until no job's sandbox is left and the spares are there again, so that all that they cost is in the
+        tree's sum. Raises `BenchFailed`.
+        """
+
+        def settled() -> bool:
+            status = self.keeper.status()
+            return not status["live"] and not status["spares_missing"]
+
+        if not until(settled, QUIET_SECONDS, every=0.02):
+            raise BenchFailed(f"sandboxes live on {QUIET_SECONDS:g} s after their jobs, or spares do not come")
 
 
 def jobs_of(instance: Mapping[str, Any], count: int, **fields: Any) -> list[dict[str, Any]]:
@@ -132,7 +140,7 @@ def bench_service(*options: str) -> Iterator[BenchService]:
             pid = int(json.loads((folder / "service.json").read_text())["pid"])
             redis_url = f"unix://{run_dir_for(folder)}/redis.sock?db=0"
             with Client(url) as client:
-                yield BenchService(url, pid, redis_url, client)
+                yield BenchService(url, pid, redis_url, client, KeeperClient(Settings(run_dir=run_dir_for(folder))))
     finally:
         # The service removes its own run directory, unless it had to be killed.
         shutil.rmtree(run_dir_for(folder), ignore_errors=True)

@@ -87,7 +87,8 @@ def place() -> Iterator[Place]:
     """A keeper of our own that lets us have every kind; gone afterwards, with its folder and the image."""
     folder = tempfile.mkdtemp(prefix="prorl-bench-")
     try:
-        settings = Settings(run_dir=Path(folder), node="bench", allow_unsafe_local=True)
+        # No spares: every start that is measured is one.
+        settings = Settings(run_dir=Path(folder), node="bench", allow_unsafe_local=True, spare_sandboxes=0)
         with ExitStack() as stack:
             found = Place(stack.enter_context(KeeperProcess(settings)), sandbox_user(settings), {}, {})
             for name, kind in (("bwrap", "bubblewrap"), ("local", "local")):

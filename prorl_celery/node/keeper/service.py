@@ -146,6 +146,7 @@ class Service:
                 "pid": os.getpid(),
                 "live": len(self.sandboxes.live),
                 "spares": len(self.sandboxes.spares),
+                "spares_missing": self.sandboxes.spares.missing,
                 "spares_taken": self.sandboxes.spares.taken,
                 "rollout_live": self.sandboxes.rollout_live,
                 "admitted": self.admissions.admitted,

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -67,6 +67,11 @@ class Spares:
     def __len__(self) -> int:
         return len(self._ready)
 
+    @property
+    def missing(self) -> int:
+        """How many are expected to be asked for and are not ready."""
+        return len(_without(self._wanted, [entry.spec for entry in self._ready]))
+
     def take(self, spec: SandboxSpec) -> Entry | None:
         """A spare of the kind that a start asks for, the oldest; it is the asker's now. None where there is none."""
         kind = _kind_of(spec)
@@ -101,16 +106,16 @@ class Spares:
     def _refill(self) -> None:
         """Start one that is missing, in the place of one that is not wanted any more where all places are taken."""
         entries = self._starting + self._ready
-        have = [entry.spec for entry in entries]
-        missing = next((kind for kind in self._wanted if have.count(kind) < self._wanted.count(kind)), None)
-        if missing is None:
+        missing = _without(self._wanted, [entry.spec for entry in entries])
+        if not missing:
             return
         if len(entries) >= self._most:
-            unwanted = next(entry for entry in entries if have.count(entry.spec) > self._wanted.count(entry.spec))
+            kind = _without([entry.spec for entry in entries], self._wanted)[0]
+            unwanted = next(entry for entry in entries if entry.spec == kind)
             self.gone(unwanted)
             self._stop(unwanted.sandbox_id)
         try:
-            self._starting.append(self._start(missing, self._started))
+            self._starting.append(self._start(missing[0], self._started))
         except SandboxError as error:
             log.warning("a spare sandbox could not be started: %s", error)
 
@@ -140,6 +145,15 @@ class Spares:
             # A descriptor of its own, for the process may close its terminal before it is known to be gone.
             terminal = self._terminals[entry.sandbox_id] = os.dup(process.pty)
             self._loop.watch(terminal, warm)
+
+
+def _without(kinds: Iterable[SandboxSpec], others: Iterable[SandboxSpec]) -> list[SandboxSpec]:
+    """What is left of some kinds when each of the others has been taken from them once."""
+    left = list(kinds)
+    for other in others:
+        if other in left:
+            left.remove(other)
+    return left
 
 
 def _kind_of(spec: SandboxSpec) -> SandboxSpec:
