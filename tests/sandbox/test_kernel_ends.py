@@ -198,7 +198,8 @@ def test_a_kernel_that_answers_nothing_more_is_ended_at_the_time_out(sandbox: Li
     assert sandbox.kernel.run("1", timeout=SECONDS).output == "1\n"
 
 
-def test_a_message_that_is_too_long_is_not_taken_in(sandbox: LiveSandbox):
+def test_a_message_that_is_too_long_is_not_taken_in(sandbox: LiveSandbox, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(client, "IDLE_SECONDS", 1.0)
     sandbox.kernel.run("kept = 1", timeout=SECONDS)
     code = "get_ipython().kernel.iopub_thread.send_multipart([b'x' * 200_000_000]); 'done'"
     before = _own_memory()

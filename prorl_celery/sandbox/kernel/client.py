@@ -21,7 +21,7 @@ from prorl_celery.sandbox.kernel.results import CellOutput
 
 INTERRUPT_SECONDS = 2.0
 """How long a cell may take to end after an interrupt before its kernel is killed."""
-IDLE_SECONDS = 1.0
+IDLE_SECONDS = 5.0
 """How long the end of a cell's output is waited for once its answer is there; it comes within a millisecond, unless
 the kernel had to drop it."""
 LAST_OUTPUT_SECONDS = 0.05

@@ -25,6 +25,8 @@ from typing import Any
 UNSENT = {"comm_open", "comm_msg", "comm_close", "debug_event", "execute_input"}
 """Nobody outside would read these."""
 CONNECTED_SECONDS = 5.0
+HIGH_WATER = 10_000
+"""Messages that wait here for a worker that is slow to read; more are dropped."""
 KEPT = 8
 """Connections kept open: one who works with the kernel, and those who did before."""
 
@@ -187,6 +189,7 @@ def start(life: Life, shell: int, iopub: int, key: str, limit: int) -> None:
         def _bind_socket(self, s: Any, port: int) -> int:
             if port in (shell, iopub):
                 s.setsockopt(zmq.USE_FD, port)
+                s.sndhwm = HIGH_WATER
                 s.bind("ipc://kernel")
             # The last name is what ipykernel connects to within itself.
             s.bind(f"inproc://kernel-{port}")
