@@ -82,6 +82,18 @@ def test_without_the_child_that_makes_groups_sandboxes_start_and_are_watched(kee
     after.stop()
 
 
+@needs_groups
+def test_the_next_keeper_removes_what_a_keeper_and_its_child_left_when_both_were_killed(keeper, never, tmp_path):
+    keeper.client.start(spec(), cancel=never, timeout=30).close()
+    group = keepers_group(keeper)
+    (warden,) = [pid for pid in memory.children(keeper.process.pid) if memory.name(pid) == "prorl-warden"]
+    os.kill(warden, signal.SIGKILL)
+    keeper.kill()
+    assert group.is_dir()
+    with KeeperProcess(dataclasses.replace(keeper.settings, run_dir=tmp_path / "next")):
+        assert eventually(lambda: not group.exists())
+
+
 def test_where_no_groups_are_wanted_the_watchdog_holds(watching, never):
     assert watching.client.status()["memory_limit"] == "watchdog"
     assert watching.client.status()["cpu_limit"] == "none"

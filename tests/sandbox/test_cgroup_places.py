@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +68,20 @@ def machine(tmp_path: Path) -> Machine:
     return made
 
 
+@pytest.fixture
+def delegated(monkeypatch: pytest.MonkeyPatch) -> set[Path]:
+    """Groups with systemd's sign."""
+    marked: set[Path] = set()
+
+    def getxattr(path: Path, name: str) -> bytes:
+        if path not in marked:
+            raise OSError(errno.ENODATA, name)
+        return b"1"
+
+    monkeypatch.setattr(os, "getxattr", getxattr)
+    return marked
+
+
 def test_v1_is_used_where_its_controllers_are_writable_below_this_processs_own_group(machine):
     trees = {name: machine.mount(name, "cgroup", name) for name in ("memory", "pids")}
     trees["cpu"] = machine.mount("cpu,cpuacct", "cgroup", "cpu,cpuacct")
@@ -102,25 +117,44 @@ def test_a_v2_tree_without_a_memory_controller_leaves_it_to_v1(machine):
     assert find(machine.proc) == Places(1, {"memory": memory})
 
 
-def test_a_v2_group_that_is_all_ours_is_emptied_into_a_leaf(machine):
+def test_a_v2_group_that_is_all_ours_is_emptied_into_a_leaf(machine, delegated):
     tree = machine.mount("cgroup", "cgroup2", "nsdelegate")
     own = machine.group(tree / "system.slice/prorl.service", inhabitants=[40, 41, 50, os.getpid()])
+    delegated.add(own)
     machine.is_in("0::/system.slice/prorl.service")
     assert find(machine.proc) == Places(2, dict.fromkeys(("memory", "pids", "cpu"), own), leaf=own / LEAF)
 
 
-def test_a_v2_group_in_which_others_live_is_left_alone(machine):
+def test_a_v2_group_in_which_others_live_is_left_alone(machine, delegated):
     tree = machine.mount("cgroup", "cgroup2", "")
     own = machine.group(tree / "user.slice/session-3.scope", inhabitants=[41, os.getpid(), STRANGER])
+    delegated.add(own)
     machine.is_in("0::/user.slice/session-3.scope")
     assert find(machine.proc) == Nowhere("processes that are not this service's live in its cgroup")
     machine.group(own, inhabitants=[os.getpid(), 0])  # one of another pid namespace
     assert isinstance(find(machine.proc), Nowhere)
 
 
-def test_a_process_that_ended_since_it_was_listed_is_in_nobodys_way(machine):
+def test_root_divides_no_group_of_a_manager_that_did_not_give_it(machine, delegated, monkeypatch):
     tree = machine.mount("cgroup", "cgroup2", "")
-    machine.group(tree / "own", inhabitants=[41, os.getpid(), 77_777])
+    machine.group(tree / "user.slice/session-3.scope", inhabitants=[41, os.getpid()])
+    machine.is_in("0::/user.slice/session-3.scope")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert find(machine.proc) == Nowhere("this service's cgroup is its manager's and was not delegated")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert isinstance(find(machine.proc), Places), "what an ordinary user can write to is his"
+
+
+def test_a_containers_tree_is_its_own(machine, delegated):
+    tree = machine.mount("cgroup", "cgroup2", "")
+    machine.group(tree, inhabitants=[1, 40, 41, os.getpid()])
+    machine.is_in("0::/")
+    assert find(machine.proc) == Places(2, dict.fromkeys(("memory", "pids", "cpu"), tree), leaf=tree / LEAF)
+
+
+def test_a_process_that_ended_since_it_was_listed_is_in_nobodys_way(machine, delegated):
+    tree = machine.mount("cgroup", "cgroup2", "")
+    delegated.add(machine.group(tree / "own", inhabitants=[41, os.getpid(), 77_777]))
     machine.is_in("0::/own")
     assert isinstance(find(machine.proc), Places)
 
@@ -133,12 +167,14 @@ def test_the_next_keeper_of_a_service_that_moved_down_uses_the_group_above(machi
     assert find(machine.proc) == Places(2, dict.fromkeys(("memory", "pids", "cpu"), above))
 
 
-def test_a_group_above_that_nobody_gave_us_is_not_used(machine):
+def test_a_group_above_that_nobody_gave_us_is_not_used(machine, delegated):
     tree = machine.mount("cgroup", "cgroup2", "")
     machine.group(tree / "app.slice/some.scope", controllers="", inhabitants=[os.getpid()])
     machine.group(tree / "app.slice", inhabitants=[])
     machine.is_in("0::/app.slice/some.scope")
     assert find(machine.proc) == Nowhere("no memory controller was given to this service's cgroup")
+    delegated.add(tree / "app.slice")
+    assert find(machine.proc) == Places(2, dict.fromkeys(("memory", "pids", "cpu"), tree / "app.slice"))
 
 
 def test_the_root_of_all_groups_may_keep_its_processes(machine):

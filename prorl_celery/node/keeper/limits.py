@@ -31,6 +31,9 @@ from prorl_celery.settings import Settings
 
 log = logging.getLogger(__name__)
 
+CLEARINGS = 20
+CLEAR_SECONDS = 0.5
+"""What is left of dead keepers ends in milliseconds, unless the kernel holds it."""
 GO = b"go\n"
 WAIT = 'while read -r -u "$1" line; do [[ $line == go ]] && { shift; exec "$@"; }; done; exit 97'
 """Runs what follows when it is told to on the control channel: once it is in its group."""
@@ -46,6 +49,7 @@ class Limits:
         self._warden = None if self._groups is None else Warden(self._groups, loop, self._lost)
         self._watchdog = Watchdog(loop, _user(settings), end) if can_walk() or self._groups is not None else None
         self._alarms = Alarms(loop)
+        self._remove_left_behind(CLEARINGS)
 
     @property
     def pids(self) -> set[int]:
@@ -112,6 +116,11 @@ class Limits:
         with suppress(OSError):  # it has just ended
             process.control.send(GO)
 
+    def _remove_left_behind(self, times: int) -> None:
+        """The groups of dead keepers, and again after a moment where processes of theirs have yet to end."""
+        if remove_left_behind() and times > 1:
+            self._loop.after(CLEAR_SECONDS, lambda: self._remove_left_behind(times - 1))
+
     def _lost(self) -> None:
         log.error("the child that works on control groups has gone: sandboxes are held by the watchdog alone")
         self._warden = None
@@ -125,12 +134,9 @@ def _user(settings: Settings) -> User | None:
 
 
 def _make_groups(settings: Settings) -> Groups | None:
-    """The keeper's own group, after those of dead keepers were removed; None where there can be none."""
+    """The keeper's own group; None where there can be none."""
     if settings.sandbox_cgroups == "off":
         return None
-    left = remove_left_behind()
-    if left:
-        log.warning("removed %d control groups that keepers before this one left", left)
     found = places.find()
     if isinstance(found, places.Nowhere):
         log.info("no control groups for sandboxes: %s", found.why)

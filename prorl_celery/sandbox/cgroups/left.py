@@ -17,11 +17,10 @@ _NAME = re.compile(r"prorl-keeper-[\d-]+")
 
 
 def remove_left_behind() -> int:
-    """Kill what is left in the groups of this user's dead keepers and remove them. Returns how many are gone now.
-
-    One whose processes are still on their way out is removed by the next call.
+    """Kill what is left in the groups of this user's dead keepers and remove them. Returns how many are still there:
+    those whose processes are on their way out.
     """
-    return sum(end_with_subgroups(folder) for folder in left_behind())
+    return sum(not end_with_subgroups(folder) for folder in left_behind())
 
 
 def left_behind() -> list[Path]:

@@ -7,14 +7,15 @@ cgroup v1: every controller is a tree of its own; a group below ours can be made
 a rule only root's is.
 
 cgroup v2: one tree. A group that holds processes cannot have controllers for groups below it, so the service's own
-processes must move one down first; that is done only when the group is all ours. systemd's `Delegate=yes` and a
-container with a writable cgroup tree give such a group.
+processes must move one down first; that is done only in a group that was given to us and in which all are ours.
+systemd's `Delegate=yes` and a container with a writable cgroup tree give such a group.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -139,9 +140,12 @@ def _second(mounts: list[_Mount], groups: dict[str, str], proc: Path) -> Places 
         # The root of all groups may hold processes beside groups; it is the one without this file.
         if not inhabitants or not (base / "cgroup.events").exists():
             return Places(2, folders)
-        if base == own and _all_ours(inhabitants, proc):
+        if base == own and not _is_given(own, Path(mount.point)):
+            why = "this service's cgroup is its manager's and was not delegated"
+        elif base == own and _all_ours(inhabitants, proc):
             return Places(2, folders, leaf=base / LEAF)
-        why = "processes that are not this service's live in its cgroup"
+        else:
+            why = "processes that are not this service's live in its cgroup"
     return Nowhere(why)
 
 
@@ -153,12 +157,20 @@ def _bases(own: Path, top: Path) -> list[Path]:
     return bases
 
 
+def _is_given(own: Path, top: Path) -> bool:
+    """Whether the group is ours to divide. An ordinary user can write only to what he was given; root to everything, so
+    there it takes a sign: that it is all we see of the tree (a container), or systemd's.
+    """
+    return os.geteuid() != 0 or own == top or _is_delegated(own)
+
+
 def _is_delegated(folder: Path) -> bool:
-    """systemd marks what it gives away (`DelegateSubgroup=` puts the service's processes one below)."""
-    try:
-        return os.getxattr(folder, "user.delegate") == b"1"
-    except OSError:
-        return False
+    """systemd marks what it gives away (with `DelegateSubgroup=` the service's processes are one below)."""
+    for name in ("user.delegate", "trusted.delegate"):
+        with suppress(OSError):
+            if os.getxattr(folder, name) == b"1":
+                return True
+    return False
 
 
 def _all_ours(inhabitants: set[int], proc: Path) -> bool:
