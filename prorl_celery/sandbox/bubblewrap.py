@@ -46,7 +46,6 @@ class Bubblewrap:
         self._etc = share / "etc"
         make_etc(self._etc)
         self._python = extra_python(user)
-        self._probe()
 
     def launch(self, spec: SandboxSpec, *, nonce: str) -> Launch:
         """What to run for a spec."""
@@ -97,8 +96,11 @@ class Bubblewrap:
             flags += ["--share-net"]
         return (*flags, "--cap-drop", "ALL", "--die-with-parent", "--as-pid-1", "--hostname", "sandbox")
 
-    def _probe(self) -> None:
-        """Start one sandbox that ends at once, so that a machine that cannot says why. Raises `SandboxUnavailable`."""
+    def probe(self) -> None:
+        """Start one sandbox that ends at once, so that a machine that cannot says why. May block for PROBE_SECONDS.
+
+        Raises: `SandboxUnavailable`.
+        """
         spec = SandboxSpec(job_id="probe", attempt=1)
         user = self._user
         try:

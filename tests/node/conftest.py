@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,8 @@ from prorl_celery.sandbox.waiting import NeverCancelled
 from prorl_celery.settings import Settings
 from prorl_celery.testing.keeper import KeeperProcess
 
+SKELETON = Path(__file__).parents[2] / "deploy" / "images" / "make_skeleton.sh"
+
 
 @pytest.fixture
 def never() -> Iterator[NeverCancelled]:
@@ -19,9 +23,18 @@ def never() -> Iterator[NeverCancelled]:
         yield signal_that_never_comes
 
 
+@pytest.fixture(scope="session")
+def image() -> Iterator[str]:
+    """A skeleton image, in a folder that the sandbox user can reach, which pytest's are not."""
+    with tempfile.TemporaryDirectory(prefix="prorl-test-image-") as folder:
+        Path(folder).chmod(0o755)
+        subprocess.run([SKELETON, f"{folder}/skeleton"], check=True, timeout=60)
+        yield f"{folder}/skeleton"
+
+
 @pytest.fixture
 def keeper_settings(tmp_path: Path) -> Settings:
-    return Settings(run_dir=tmp_path, node="n1", rollout_slots=LIMIT - 1, init_ahead=1)
+    return Settings(run_dir=tmp_path, node="n1", rollout_slots=LIMIT - 1, init_ahead=1, spare_sandboxes=0)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from prorl_celery.node.janitor.things import Thing, inventory
 from prorl_celery.sandbox.base import SandboxSpec
+from prorl_celery.sandbox.cgroups.places import trees
 from prorl_celery.testing.keeper import KeeperProcess
 
 LIMIT = 4
@@ -62,6 +63,12 @@ def things_of(keeper: KeeperProcess, share: Path | None = None) -> list[Thing]:
         or thing.name.startswith(place)
         or thing.name == str(share)
     ]
+
+
+def groups_of(keeper: KeeperProcess) -> list[Path]:
+    """The control groups of a keeper's sandboxes."""
+    name = f"prorl-keeper-{keeper.process.pid}-*/*/"
+    return [path for tree in trees() for path in tree.rglob(name)]
 
 
 def descriptors(pid: int) -> int:

@@ -31,6 +31,10 @@ YOUNG_SECONDS = 60.0
 
 _INSTANCE = re.compile(rb"(?:Apptainer|Singularity) instance: [^\[]*\[(prorl-[^\]]*)\]")
 """What the process that holds an instance is called; its end is the instance's."""
+_TITLE = re.compile(rb"\w+ instance: [^\[]*\[prorl-init-")
+"""What Apptainer and Singularity call the process that holds an instance; the name is ours (`singularity.registry`)."""
+_TITLE_VARIABLE = b"_WRAPPER_ARG0="
+"""Where the first process of an instance has the title, too."""
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
@@ -81,9 +85,11 @@ def owner_of(pid: int) -> Owner | None:
     instance = _INSTANCE.match(arguments[0])
     if instance is not None:
         return owner_in(instance[1])
+    if _TITLE.match(arguments[0]):
+        return owner_in(arguments[0])
     mark = f"{VARIABLE}=".encode()
     for variable in _proc(pid, "environ").split(b"\0"):
-        if variable.startswith(mark):
+        if variable.startswith(mark) or _TITLE.match(variable.removeprefix(_TITLE_VARIABLE)):
             return owner_in(variable)
     return None
 

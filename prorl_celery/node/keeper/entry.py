@@ -26,6 +26,8 @@ class Entry:
         self.process: SandboxProcess | None = None
         self.work: ChildWork | None = None
         self.launch: Launch | None = None
+        self.borrows_usr = kind != "singularity"
+        """Its /usr is the host's. Of an instance only the child that starts it can tell: its image may not answer."""
         self.ending = False
         self.over = False
         """All of its process has gone."""

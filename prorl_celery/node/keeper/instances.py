@@ -57,7 +57,7 @@ class InstanceStart:
 
         def begin() -> int:
             enter()
-            return container.start_instance(entry.spec, self._name, tell_ahead)
+            return container.start_instance(entry.spec, self._name, lambda *told: tell_ahead(told))
 
         seconds = container.start_seconds(entry.spec)
         entry.work = ChildWork(
@@ -65,9 +65,10 @@ class InstanceStart:
         )
         self._session = entry.work.pid
 
-    def _stands(self, pid: Any) -> None:
+    def _stands(self, told: Any) -> None:
         """The instance can be entered; the program is not done with its start yet."""
         entry = self._entry
+        pid, entry.borrows_usr = told
         try:
             if entry.spec.network == "bridge":
                 self._disconnect_in_the_end(int(pid))

@@ -14,7 +14,7 @@ from prorl_celery.errors import SandboxError
 from prorl_celery.node.keeper.entry import Entry
 from prorl_celery.node.keeper.loop import Loop
 from prorl_celery.node.keeper.work import ChildWork
-from prorl_celery.sandbox import packages, singularity, wire
+from prorl_celery.sandbox import packages, wire
 from prorl_celery.sandbox.kernel.start import KernelStart
 from prorl_celery.sandbox.launch import Launch
 from prorl_celery.settings import Settings
@@ -100,7 +100,8 @@ class Kernels:
         if not entry.spec.kernel:
             return True
         self._sockets[entry.sandbox_id] = KernelSockets(wire.keeper_directory(self._settings))
-        if not borrows_packages(entry) or packages.are_published(share()):
+        # Those of an image with a /usr of its own do not need them, but that is not known before it is read.
+        if packages.are_published(share()):
             return True
         self._waiting.append(ready)
         if self._work is None:
@@ -116,7 +117,7 @@ class Kernels:
         if sockets is None:
             return launch
         start = KernelStart(sockets=sockets.theirs, output_bytes=self._settings.tool_output_bytes)
-        if borrows_packages(entry):
+        if entry.borrows_usr:
             python = packages.kernel_python(share())
             # Without a mount namespace they are seen where they are.
             seen_at = str(share() / packages.PACKAGES) if entry.kind == "local" else python.packages
@@ -147,8 +148,3 @@ class Kernels:
         waiting, self._waiting = self._waiting, []
         for ready in waiting:
             ready(error)
-
-
-def borrows_packages(entry: Entry) -> bool:
-    """Whether such a sandbox's kernel runs on packages of ours: where its /usr is the host's."""
-    return entry.kind != "singularity" or singularity.borrows_usr(Path(entry.spec.image or ""))

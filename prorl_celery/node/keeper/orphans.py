@@ -70,5 +70,13 @@ def children_of(pid: int) -> list[int]:
         return []
 
 
+def descendants_of(pid: int) -> list[int]:
+    """What a process has started, and what that has, as far as each is of one thread; the nearest first."""
+    found = children_of(pid)
+    for child in found:
+        found += children_of(child)
+    return found
+
+
 def _has_mark(entry: Path, mark: str | None) -> bool:
     return mark is not None and f"={mark}".encode() in (entry / "environ").read_bytes()

@@ -7,13 +7,13 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-from prorl_celery.errors import SandboxError, SandboxUnavailable
+from prorl_celery.errors import SandboxError
 from prorl_celery.node.keeper.admission import Admissions
 from prorl_celery.node.keeper.entry import Entry, Started
 from prorl_celery.node.keeper.instances import InstanceStart
 from prorl_celery.node.keeper.kernels import Kernels
+from prorl_celery.node.keeper.kinds import Kinds
 from prorl_celery.node.keeper.limits import Limits
 from prorl_celery.node.keeper.loop import Loop
 from prorl_celery.node.keeper.orphans import reap_strangers
@@ -21,10 +21,8 @@ from prorl_celery.node.keeper.process import SandboxProcess
 from prorl_celery.node.keeper.spares import SPARE, Spares
 from prorl_celery.sandbox import local, singularity
 from prorl_celery.sandbox.base import SandboxHandle, SandboxSpec
-from prorl_celery.sandbox.bubblewrap import Bubblewrap
-from prorl_celery.sandbox.launch import Launch, User, check_spec, choose_kind, sandbox_user
+from prorl_celery.sandbox.launch import Launch, check_spec, choose_kind, sandbox_user
 from prorl_celery.sandbox.networks import Loopbacks
-from prorl_celery.sandbox.share import Share
 from prorl_celery.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -45,9 +43,7 @@ class Sandboxes:
         self._guard_pid = guard_pid
         self._numbers = itertools.count(1)
         self._entries: dict[str, Entry] = {}
-        self._bubblewrap: Bubblewrap | SandboxUnavailable | None = None
-        self._singularity: singularity.Singularity | None = None
-        self._share: Share | None = None
+        self.kinds = Kinds(settings, boot, loop)
         self._loopbacks = Loopbacks()
         self.spares = Spares(
             settings.spare_sandboxes, loop, lambda spec, started: self.start(spec, None, started), self.stop
@@ -103,10 +99,7 @@ class Sandboxes:
             self._hand_over(spare, spec, started)
             return spare
         try:
-            if self.kernels.are_prepared(
-                entry, self._share_of_user, lambda error: self._prepared(entry, started, error)
-            ):
-                self._begin(entry, started)
+            self._go_on(entry, started)
         except SandboxError:
             self._gone(entry)
             raise
@@ -142,6 +135,8 @@ class Sandboxes:
             entry.process.kill()
         elif entry.work is not None:
             entry.work.kill()
+        else:  # it waits for something that others may wait for, too
+            self._gone(entry)
 
     def stop_all(self) -> None:
         """Begin to end every sandbox."""
@@ -152,8 +147,7 @@ class Sandboxes:
 
     def close(self) -> None:
         """Remove what sandboxes shared; the last thing a keeper does. What is still there dies with the process."""
-        if self._share is not None:
-            self._share.close()
+        self.kinds.close()
         self.limits.close()
 
     def _hand_over(self, spare: Entry, spec: SandboxSpec, started: Started) -> None:
@@ -167,63 +161,55 @@ class Sandboxes:
         spare.lifetime = self._loop.after(spec.lifetime_seconds, lambda: self.stop(spare.sandbox_id))
         self._loop.after(0.0, lambda: started(spare, None))
 
-    def _begin(self, entry: Entry, started: Started) -> None:
-        if entry.kind == "singularity":
-            self._start_instance(entry, started)
-        else:
-            self._run(entry, self._launch(entry))
-            self._loop.after(0.0, lambda: started(entry, None))
+    def _go_on(self, entry: Entry, started: Started) -> None:
+        """Start it, when its kind is known to work and its kernel's packages are there."""
 
-    def _prepared(self, entry: Entry, started: Started, error: SandboxError | None) -> None:
-        """Go on with a start that had to wait."""
-        if error is None and not entry.ending:
-            try:
-                self._begin(entry, started)
+        def then(step: Callable[[], None]) -> Callable[[SandboxError | None], None]:
+            return lambda error: self._resume(entry, started, step, error)
+
+        def begin() -> None:
+            if entry.kind == "singularity":
+                self._start_instance(entry, started)
+            else:
+                self._run(entry, self._launch(entry))
+                self._loop.after(0.0, lambda: started(entry, None))
+
+        def prepare() -> None:
+            if self.kernels.are_prepared(entry, self.kinds.share, then(begin)):
+                begin()
+
+        if self.kinds.is_ready(entry.kind, entry.sandbox_id, then(prepare)):
+            prepare()
+
+    def _resume(self, entry: Entry, started: Started, step: Callable[[], None], error: SandboxError | None) -> None:
+        """Go on with a start that had to wait, unless it was given up meanwhile."""
+        if entry.sandbox_id not in self._entries:
+            return
+        try:
+            if error is None:
+                step()
                 return
-            except (SandboxError, OSError) as failed:
-                error = failed if isinstance(failed, SandboxError) else SandboxError(str(failed))
-        if error is not None:
-            started(entry, error)
+        except (SandboxError, OSError) as failed:
+            error = failed if isinstance(failed, SandboxError) else SandboxError(str(failed))
+        started(entry, error)
         self._gone(entry)
 
     def _launch(self, entry: Entry) -> Launch:
         spec = self._loopbacks.give(entry.sandbox_id, entry.spec)
         if entry.kind == "local":
             user = sandbox_user(self._settings)
-            return local.local_launch(spec, nonce=entry.nonce, user=user, share=self._shared(user))
-        return self.bubblewrap().launch(spec, nonce=entry.nonce)
-
-    def bubblewrap(self) -> Bubblewrap:
-        """Made, and tried out, at the first call. Raises `SandboxUnavailable`, then at every later call."""
-        if self._bubblewrap is None:
-            try:
-                user = sandbox_user(self._settings)
-                self._bubblewrap = Bubblewrap(self._settings, user, self._shared(user))
-            except SandboxUnavailable as error:
-                self._bubblewrap = error
-        if isinstance(self._bubblewrap, SandboxUnavailable):
-            raise self._bubblewrap
-        return self._bubblewrap
+            return local.local_launch(spec, nonce=entry.nonce, user=user, share=self.kinds.share())
+        return self.kinds.bubblewrap().launch(spec, nonce=entry.nonce)
 
     def _reap_strangers(self) -> None:
-        known = self.limits.pids | self.kernels.pids | {e.process.pid for e in self.entries() if e.process is not None}
+        known = self.limits.pids | self.kernels.pids | self.kinds.pids
+        known |= {e.process.pid for e in self.entries() if e.process is not None}
         known |= {e.work.pid for e in self.entries() if e.work is not None}
         known.add(self._guard_pid())
         reap_strangers(known)
 
-    def _shared(self, user: User | None) -> Path:
-        if self._share is None:
-            self._share = Share(self._settings, user)
-        return self._share.path
-
-    def _share_of_user(self) -> Path:
-        return self._shared(sandbox_user(self._settings))
-
     def _start_instance(self, entry: Entry, started: Started) -> None:
-        if self._singularity is None:
-            user = sandbox_user(self._settings)
-            self._singularity = singularity.Singularity(self._settings, user, self._shared(user), self._boot)
-        container = self._singularity
+        container = self.kinds.singularity()
 
         def run(pid: int, pidfd: int, name: str) -> None:
             spec = self._loopbacks.give(entry.sandbox_id, entry.spec)
@@ -241,7 +227,7 @@ class Sandboxes:
         )
 
     def _run(self, entry: Entry, launch: Launch, inner_pidfd: int | None = None, inner: int | None = None) -> None:
-        launch = self.kernels.equip(entry, launch, self._share_of_user)
+        launch = self.kernels.equip(entry, launch, self.kinds.share)
         entry.launch = launch
         entry.handle = SandboxHandle(
             sandbox_id=entry.sandbox_id,
@@ -284,6 +270,7 @@ class Sandboxes:
         self._loopbacks.take_back(entry.sandbox_id)
         self.limits.gone(entry.sandbox_id)
         self.kernels.gone(entry.sandbox_id)
+        self.kinds.gone(entry.kind, entry.sandbox_id)
         if entry.lifetime is not None:
             entry.lifetime.cancel()
         if entry.launch is not None and entry.kind == "local":

@@ -13,6 +13,7 @@ from typing import Any
 
 from prorl_celery.errors import SandboxError, sandbox_error
 from prorl_celery.node.keeper.loop import Loop
+from prorl_celery.node.keeper.orphans import descendants_of
 from prorl_celery.node.keeper.process import KILL_AGAIN_SECONDS, STUCK_KILLS
 
 log = logging.getLogger(__name__)
@@ -71,10 +72,14 @@ class ChildWork:
 
     def kill(self) -> None:
         """End the child and what it started, and go on until it has gone; then `done` is called."""
+        below = descendants_of(self.pid)  # those with a session of their own are in no group of the child's
         # Its group is its own only once it has run; before that there is only itself.
         for send in (os.kill, os.killpg):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 send(self.pid, signal.SIGKILL)
+        for pid in below:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
         self._kills += 1
         self._timer.cancel()
         self._timer = self._loop.after(KILL_AGAIN_SECONDS, self.kill)

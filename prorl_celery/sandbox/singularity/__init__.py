@@ -26,7 +26,7 @@ control groups nothing bounds their sum.
 
 from prorl_celery.sandbox.image_check import borrows_usr
 from prorl_celery.sandbox.singularity.containers import START_SECONDS, Singularity
-from prorl_celery.sandbox.singularity.program import command
+from prorl_celery.sandbox.singularity.program import Program, command, find
 from prorl_celery.sandbox.singularity.registry import INIT_NAMES
 
-__all__ = ["INIT_NAMES", "START_SECONDS", "Singularity", "borrows_usr", "command"]
+__all__ = ["INIT_NAMES", "START_SECONDS", "Program", "Singularity", "borrows_usr", "command", "find"]

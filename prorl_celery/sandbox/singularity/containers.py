@@ -29,10 +29,10 @@ UNPACK_SECONDS = 600.0
 
 
 class Singularity:
-    """Instances of one keeper. Raises `SandboxUnavailable` where there is no program, or none that will do."""
+    """Instances of one keeper, by a program that was found (`program.find`)."""
 
-    def __init__(self, settings: Settings, user: User | None, share: Path, boot: str) -> None:
-        self._program = program.find()
+    def __init__(self, settings: Settings, user: User | None, share: Path, boot: str, found: program.Program) -> None:
+        self._program = found
         self._settings = settings
         self._user = user
         self._share = share
@@ -54,9 +54,10 @@ class Singularity:
         """How long a start may take."""
         return UNPACK_SECONDS if Path(spec.image or "").suffix else START_SECONDS
 
-    def start_instance(self, spec: SandboxSpec, name: str, ready: Callable[[int], None]) -> int:
-        """Start an instance. `ready` is called with the pid of its first process when it can be entered, which is some
-        0.2 s before the program and spython are content with it; returned is the pid that these tell.
+    def start_instance(self, spec: SandboxSpec, name: str, ready: Callable[[int, bool], None]) -> int:
+        """Start an instance. `ready` is called when it can be entered, which is some 0.2 s before the program and
+        spython are content with it: with the pid of its first process, and whether it borrows the host's /usr. Returned
+        is the pid that the program tells.
 
         Blocks; for a child process of the keeper. Raises: `SandboxError`.
         """
@@ -69,7 +70,7 @@ class Singularity:
                 self._seal(record.pid, spec)
                 if spec.network == "bridge":
                     bridge.find().connect(name, record.pid)
-                ready(record.pid)
+                ready(record.pid, borrows_usr(Path(spec.image or "")))
         except OSError as error:
             raise SandboxError(f"the instance {name} could not be watched: {error}") from error
         pid = starter.result()
