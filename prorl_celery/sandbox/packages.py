@@ -113,8 +113,6 @@ def _place_python(target: Path) -> None:
 
 def closure(names: Iterable[str]) -> dict[str, metadata.Distribution]:
     """The installed distributions of these names, with all that they require here, by normal name."""
-    from packaging.requirements import Requirement  # for a child of the keeper, which is small itself
-
     found: dict[str, metadata.Distribution] = {}
     waiting = list(names)
     while waiting:
@@ -127,9 +125,10 @@ def closure(names: Iterable[str]) -> dict[str, metadata.Distribution]:
             continue
         found[name] = distribution
         for line in distribution.requires or ():
-            requirement = Requirement(line)
-            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-                waiting.append(requirement.name)
+            # What is for another Python or another system is not installed here, but what is an extra may be.
+            required, _, marker = line.partition(";")
+            if re.search(r"\bextra\b", marker) is None:
+                waiting += re.findall(r"^[\w.-]+", required)
     return found
 
 
