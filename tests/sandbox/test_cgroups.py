@@ -142,11 +142,11 @@ def test_groups_of_dead_keepers_are_removed_with_what_is_in_them_and_nobody_else
         for groups in theirs:
             groups.make()
         theirs[0].place("s1", Limits(memory_bytes=64 * MIB, processes=10), sleeper.pid)
-        assert {folder.name for folder in left_behind()} == {theirs[0].name}
+        # Any keeper that starts on this machine at this moment does the same.
+        assert not {folder.name for folder in left_behind()} & {groups.name for groups in theirs[1:]}
         remove_left_behind()
         assert sleeper.wait(timeout=20) == -signal.SIGKILL
-        assert until(lambda: remove_left_behind() == 0, 20, every=0.05)
-        assert left_behind() == []
+        assert until(lambda: remove_left_behind() >= 0 and not theirs[0].memory("").exists(), 20, every=0.05)
         assert all(groups.memory("").is_dir() for groups in theirs[1:])
     finally:
         sleeper.kill()
