@@ -108,7 +108,7 @@ class Report:
             "figures": {name: rounded(value) for name, value in self.figures.items()},
             "absent": self.absent,
             "tables": [
-                {"title": table.title, "rows": [dict(zip(table.columns, row, strict=True)) for row in table.rows]}
+                {"title": table.title, "rows": [_by_column(table.columns, row) for row in table.rows]}
                 for table in self.tables
             ],
         }
@@ -123,6 +123,11 @@ class Report:
         rows += [(name, "absent", "", reason) for name, reason in self.absent.items()]
         title = f"{self.name}: medians of {self.runs} runs where repeated; failed: {self.failed}"
         print_table(("figure", "value", "goal", ""), rows, title=title)
+
+
+def _by_column(columns: Sequence[str], row: Sequence[float | str | None]) -> dict[str, float | str | None]:
+    values = [rounded(value) if isinstance(value, float) else value for value in row]
+    return dict(zip(columns, values, strict=True))
 
 
 def _cell(value: float | str | None) -> str | None:

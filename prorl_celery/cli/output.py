@@ -40,7 +40,7 @@ def print_table(
 
     if numbers:
         words, *columns_of_numbers = zip(*cells, strict=True)
-        cells = [list(row) for row in zip(words, *map(_aligned, columns_of_numbers), strict=True)]
+        cells = [list(row) for row in zip(words, *map(aligned, columns_of_numbers), strict=True)]
     table = Table(title=title, title_justify="left")
     for index, column in enumerate(columns):
         table.add_column(column, justify="right" if numbers and index else "left")
@@ -49,7 +49,7 @@ def print_table(
     Console().print(table)
 
 
-def _aligned(numbers: Sequence[str]) -> list[str]:
+def aligned(numbers: Sequence[str]) -> list[str]:
     """Numbers of one column, with blanks for the decimals that others have more of."""
     decimals = [len(number.partition(".")[2]) + ("." in number) for number in numbers]
     return [number + " " * (max(decimals) - count) for number, count in zip(numbers, decimals, strict=True)]

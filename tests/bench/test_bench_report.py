@@ -7,9 +7,10 @@ import json
 import pytest
 
 from prorl_celery.bench.overlap import shared_pool, steady_rate
-from prorl_celery.bench.report import GOALS, BenchFailed, Report, percentile
+from prorl_celery.bench.report import GOALS, BenchFailed, Report, Table, percentile
 from prorl_celery.bench.runs import BENCHES, run
 from prorl_celery.bench.sizes import FULL, QUICK, Sizes
+from prorl_celery.cli.output import aligned
 
 
 def test_a_percentile_is_one_of_the_values():
@@ -84,3 +85,22 @@ def test_goals_belong_to_the_full_sizes():
     assert (FULL.toys, FULL.crowd, FULL.commands) == (64, 256, 1000)
     assert (QUICK.toys, QUICK.crowd) == (64, 256)
     assert GOALS["redis_commands_per_job_10000"] == ("<=", 60)
+
+
+def test_tables_are_printed_before_the_figures_and_are_in_the_json(capsys: pytest.CaptureFixture[str]):
+    report = Report("tools", 1)
+    report.figures["bash_bwrap_ms_median"] = 0.1
+    report.tables.append(Table("ways", ["way", "true", "start"], [["ours", 0.123456, None], ["tmux", 618.0, ">=10"]]))
+    report.show()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:4] == ["ways", "way\ttrue\tstart", "ours\t0.1235\t-", "tmux\t618\t>=10"]
+    assert lines[-1].startswith("bash_bwrap_ms_median\t0.1\t")
+    (table,) = json.loads(json.dumps(report.as_json()))["tables"]
+    assert table == {
+        "title": "ways",
+        "rows": [{"way": "ours", "true": 0.1235, "start": None}, {"way": "tmux", "true": 618.0, "start": ">=10"}],
+    }
+
+
+def test_a_column_of_numbers_has_its_points_below_each_other():
+    assert aligned(["0.1235", "-", "618", "2.5"]) == ["0.1235", "-     ", "618     ", "2.5   "]

@@ -29,7 +29,8 @@ from prorl_celery.node.pause import until
 
 ALWAYS = {
     "bash_bwrap_ms_median", "raw_pty_ms_median", "ratio_to_raw_pty", "output_10mb_s", "output_10mb_rss_mb",
-    "sandbox_start_ms_bwrap", "sandbox_start_ms_bwrap_3", "bash_local_ms_median", "subprocess_ms_median",
+    "sandbox_start_ms_bwrap", "sandbox_start_ms_bwrap_3", "sandbox_start_ms_spare", "bash_local_ms_median",
+    "subprocess_ms_median",
     "subprocess_bwrap_ms_median", "kernel_ipc_ms_median", "kernel_bare_ipc_ms_median", "kernel_tcp_ms_median",
     "kernel_over_bare", "warm_first_cell_ms",
 }  # fmt: skip

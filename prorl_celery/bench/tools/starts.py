@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from prorl_celery.bench.report import Report, Table, median, percentile
+from prorl_celery.bench.report import BenchFailed, Report, Table, median, percentile
 from prorl_celery.bench.sizes import Sizes
 from prorl_celery.bench.tools.ours import START_SECONDS, Place
+from prorl_celery.node.pause import until
 from prorl_celery.sandbox.base import SandboxSpec
 from prorl_celery.sandbox.waiting import NeverCancelled
 from prorl_celery.testing.keeper import KeeperProcess
 
+SPARE = ("sandbox_start_ms_spare",)
 KINDS = ("bwrap", "singularity")
 
 
 def starts(report: Report, place: Place, sizes: Sizes) -> None:
     """Start sandboxes of each kind: some one by one, then so many together, a few times."""
     columns = ["kind", "alone", "p95", f"{sizes.at_once} at once", "p95 of those", "the last of them"]
-    table = Table("From asking for a sandbox to the end of a first command, ms", columns, lines := [])
+    lines: list[Sequence[float | str | None]] = []
     for kind in KINDS:
         figures = [f"sandbox_start_ms_{kind}", f"sandbox_start_ms_{kind}_{sizes.at_once}"]
         if kind in place.lacks:
@@ -30,7 +33,22 @@ def starts(report: Report, place: Place, sizes: Sizes) -> None:
             lines.append([kind, *_take(report, place.keeper, kind, place.specs[kind], sizes)])
 
         report.part(f"starts in {kind}", figures, take)
-    report.tables.append(table)
+    report.part("starts that a spare waits for", SPARE, lambda r: lines.append(_spares(r, place, sizes)))
+    report.tables.append(Table("From asking for a sandbox to the end of a first command, ms", columns, lines))
+
+
+def _spares(report: Report, place: Place, sizes: Sizes) -> list[float | str | None]:
+    """Starts from a keeper that starts some ahead, each when one waits."""
+    spec, took = place.specs["bwrap"], []
+    with KeeperProcess(place.keeper.settings.with_(node="bench-spares", spare_sandboxes=2)) as keeper:
+        for _ in range(2):  # of what is asked for again there are spares
+            _start(keeper, spec, threading.Barrier(1))
+        for _ in range(sizes.starts):
+            if not until(lambda: keeper.client.status()["spares"] > 0, START_SECONDS, every=0.01):
+                raise BenchFailed("no spare sandbox was started")
+            took.append(_start(keeper, spec, threading.Barrier(1)))
+    report.figures[SPARE[0]] = median(took)
+    return ["bwrap, a spare", median(took), percentile(took, 95), None, None, None]
 
 
 def _take(report: Report, keeper: KeeperProcess, kind: str, spec: SandboxSpec, sizes: Sizes) -> list[float]:
