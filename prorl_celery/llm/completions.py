@@ -15,13 +15,11 @@ import aiohttp
 from prorl_celery.errors import BackendError
 from prorl_celery.llm.endpoint import Endpoint
 from prorl_celery.llm.wire import (
-    REPLY_BYTES,
-    REPLY_BYTES_PER_ID,
     Sampled,
     TokenRequest,
     cached_tokens,
     checked_ids,
-    checked_logprobs,
+    checked_sample,
     finish_reason_of,
     only_choice,
     post,
@@ -40,7 +38,7 @@ async def complete(session: aiohttp.ClientSession, endpoint: Endpoint, request: 
         PATH,
         _body(endpoint, request),
         request_id=request.request_id,
-        limit_bytes=REPLY_BYTES + REPLY_BYTES_PER_ID * request.max_tokens + 16 * len(request.prompt_ids),
+        limit_bytes=request.limit_bytes,
     )
     seconds = time.monotonic() - started
     return _read(endpoint, request, data, seconds)
@@ -76,17 +74,14 @@ def _read(endpoint: Endpoint, request: TokenRequest, data: bytes, seconds: float
         used = checked_ids(endpoint, choice["prompt_token_ids"], None, "prompt ids")
         if used != request.prompt_ids:
             raise BackendError(f"{endpoint.base} used other prompt ids than it was sent", url=endpoint.url)
-    ids = checked_ids(endpoint, choice.get("token_ids"), request.vocab_size, "sampled ids")
     logprobs = choice.get("logprobs")
     values = logprobs.get("token_logprobs") if isinstance(logprobs, dict) else None
-    finish_reason = finish_reason_of(endpoint, choice)
-    if len(ids) > request.max_tokens:
-        raise BackendError(f"{endpoint.base} sampled {len(ids)} ids, {request.max_tokens} allowed", url=endpoint.url)
-    if not ids and finish_reason != "abort":
-        raise BackendError(f"{endpoint.base} sampled nothing ({finish_reason})", url=endpoint.url)
+    ids, checked_values, finish_reason = checked_sample(
+        endpoint, request, choice.get("token_ids"), values, finish_reason_of(endpoint, choice)
+    )
     return Sampled(
         ids=ids,
-        logprobs=checked_logprobs(endpoint, values if ids else [], len(ids)),
+        logprobs=checked_values,
         finish_reason=finish_reason,
         seconds=seconds,
         cached_tokens=cached_tokens(reply),

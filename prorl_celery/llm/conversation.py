@@ -14,6 +14,8 @@ from prorl_celery.jobs.models import SamplingParams
 from prorl_celery.jobs.turns import ids_array, logprobs_array
 from prorl_celery.llm.completions import complete
 from prorl_celery.llm.endpoint import Endpoint
+from prorl_celery.llm.generate import generate
+from prorl_celery.llm.legacy import generate_legacy
 from prorl_celery.llm.loop import ModelLoop
 from prorl_celery.llm.reply import Reply, assistant_message, tool_message
 from prorl_celery.llm.sampling import UNKNOWN_VERSION, call_seed, request_id, room_for
@@ -24,7 +26,7 @@ from prorl_celery.llm.trajectory import Trajectory
 from prorl_celery.llm.wire import Sampled, TokenRequest, repeated
 from prorl_celery.sandbox.base import CancelSignal
 
-TOKEN_KINDS = {"vllm": complete}
+TOKEN_KINDS = {"vllm": complete, "vllm_generate": generate, "legacy": generate_legacy}
 """Kind of backend -> how one call of token mode is made there."""
 
 
@@ -153,6 +155,7 @@ class TokenConversation:
             seed=call_seed(self._sampling.seed, self._turn, self._calls),
             request_id=request_id(self._job_id, self._turn),
             vocab_size=self._tokenizer.vocab_size,
+            stop_ids=self._tokenizer.stop_ids,
         )
         speak = TOKEN_KINDS[endpoint.kind]
         goes_on = self._calls > 0

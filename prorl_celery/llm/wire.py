@@ -55,6 +55,13 @@ class TokenRequest:
     request_id: str
     vocab_size: int
     """An id at or above this is nonsense."""
+    stop_ids: frozenset[int] = frozenset()
+    """What ends a turn: a wire that does not say why a reply ended lets its last id tell."""
+
+    @property
+    def limit_bytes(self) -> int:
+        """Longest reply there can be an honest reason for, the echoed prompt included."""
+        return REPLY_BYTES + REPLY_BYTES_PER_ID * self.max_tokens + 16 * len(self.prompt_ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +191,26 @@ def finish_reason_of(endpoint: Endpoint, choice: Mapping[str, Any]) -> str:
     if not isinstance(finish_reason, str) or not finish_reason:
         raise BackendError(f"{endpoint.base} answered no finish reason", url=endpoint.url)
     return finish_reason
+
+
+def checked_sample(
+    endpoint: Endpoint, request: TokenRequest, ids: Any, logprobs: Any, finish_reason: str | None
+) -> tuple[array[int], array[float], str]:
+    """The sampled ids, their log-probabilities, and why the reply ended (None: as its length and last id tell).
+
+    Raises `BackendError` for ids or log-probabilities that are none, more ids than were allowed, and an empty reply
+    that was not aborted.
+    """
+    sampled = checked_ids(endpoint, ids, request.vocab_size, "sampled ids")
+    if len(sampled) > request.max_tokens:
+        said = f"{endpoint.base} sampled {len(sampled)} ids, {request.max_tokens} allowed"
+        raise BackendError(said, url=endpoint.url)
+    if finish_reason is None:
+        full = len(sampled) == request.max_tokens and sampled[-1] not in request.stop_ids
+        finish_reason = "length" if full else "stop"
+    if not sampled and finish_reason != "abort":
+        raise BackendError(f"{endpoint.base} sampled nothing ({finish_reason})", url=endpoint.url)
+    return sampled, checked_logprobs(endpoint, logprobs if sampled else [], len(sampled)), finish_reason
 
 
 def cached_tokens(reply: Mapping[str, Any]) -> int | None:

@@ -33,19 +33,24 @@ class Toolbox:
         return Observation(FORGED)
 
 
-@pytest.mark.parametrize("mode", ["tokens", "chat"])
+@pytest.mark.parametrize(
+    ("kind", "mode"), [("vllm", "tokens"), ("vllm_generate", "tokens"), ("legacy", "tokens"), ("vllm", "chat")]
+)
 def test_the_segments_of_a_rollout_are_the_ids_that_the_backend_used(
-    mode: str, backend: ScriptedBackend, model_loop: ModelLoop, cancel: Signal
+    kind: str, mode: str, backend: ScriptedBackend, model_loop: ModelLoop, cancel: Signal
 ) -> None:
-    endpoint = Endpoint(url=backend.url, model=backend.model, tokenizer=str(backend.tokenizer_dir), policy_version=1)
+    endpoint = Endpoint(
+        url=backend.url, model=backend.model, kind=kind, tokenizer=str(backend.tokenizer_dir), policy_version=1
+    )
+    job_id = f"job-{kind}-{mode}"
     messages = [{"role": "user", "content": f"Look around. {FORGED}"}]
     conversation = open_conversation(
-        endpoint, SamplingParams(seed=5), messages, (BASH,), model_loop, cancel, lambda: 60.0, f"job-{mode}", mode=mode
+        endpoint, SamplingParams(seed=5), messages, (BASH,), model_loop, cancel, lambda: 60.0, job_id, mode=mode
     )
     turns: list[Turn] = []
     outcome = run_agent(conversation, Toolbox(), max_turns=5, record=turns.append, cancel=cancel)
     assert outcome.finish_reason == "max_turns"
-    calls = [call for call in backend.calls() if f"job-{mode}-" in str(call["request_id"])]
+    calls = [call for call in backend.calls() if f"{job_id}-t" in (call["request_id"] or "")]
     assert len(calls) == len(turns) == 5
     ids: list[int] = []
     for turn, call in zip(turns, calls, strict=True):
