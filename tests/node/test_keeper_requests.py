@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import socket
 from contextlib import suppress
@@ -12,6 +13,7 @@ from keeper_help import eventually, spec
 
 from prorl_celery.errors import SandboxError
 from prorl_celery.sandbox import wire
+from prorl_celery.testing.keeper import KeeperProcess
 
 
 @pytest.mark.parametrize("room", range(1, 10, 2))
@@ -65,3 +67,32 @@ def test_a_client_that_does_not_read_is_dropped_and_others_are_served(keeper):
         channel.connect(str(wire.keeper_socket(keeper.settings)))
         assert eventually(lambda: not asked(channel))
         assert keeper.client.status()["live"] == 0
+
+
+def used_seconds(pid: int) -> float:
+    """Processor time of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_a_keeper_without_descriptors_answers_one_at_a_time_and_does_not_spin(keeper):
+    pid = keeper.process.pid
+    limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    taken = {int(entry.name) for entry in Path(f"/proc/{pid}/fd").iterdir()}
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (max(taken) + 1, limits[1]))
+    fill = [connected(keeper) for _ in range(max(taken) + 4 - len(taken))]
+    before = used_seconds(pid)
+    with pytest.raises(SandboxError):
+        keeper.client.status(timeout=2.0)  # behind those that it could not take
+    assert used_seconds(pid) - before < 0.5
+    for channel in fill:
+        channel.close()
+    assert eventually(lambda: keeper.client.status()["live"] == 0)
+    assert keeper.client.status(timeout=30.0)["live"] == 0
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+
+
+def connected(keeper: KeeperProcess) -> socket.socket:
+    channel = wire.new_socket()
+    channel.connect(str(wire.keeper_socket(keeper.settings)))
+    return channel
