@@ -86,6 +86,8 @@ class RolloutStage(Context):
 
     def _conversation(self, messages: Sequence[Mapping[str, Any]], toolbox: Toolbox) -> Conversation:
         endpoint = acquire_endpoint(self._work)
+        # Not before: a job that waits for a backend must not hold what it does not need yet.
+        self.sandboxes.start_ahead()
         return open_conversation(
             endpoint,
             self.job.sampling_params,
@@ -103,8 +105,6 @@ class RolloutStage(Context):
         # A handler may run the agent more than once: the log is one, and its turns are counted through.
         self._work.process.store.append_turn(self._work.claim, replace(turn, index=self._turns))
         self._turns += 1
-        # Not before: a job that waits for a backend must not hold what it does not need yet.
-        self.sandboxes.start_ahead()
 
 
 class EvalStage(Context):

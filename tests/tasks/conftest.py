@@ -37,6 +37,7 @@ def process(redis_settings: Settings) -> Iterator[StageProcess]:
     process = StageProcess("init", 0, BOOT, redis_settings, nursery, HandlerRegistry({}))
     process.publisher = Outbox()  # type: ignore[assignment]
     yield process
+    process.models.stop()
     nursery.close()
 
 

@@ -13,10 +13,13 @@ from redis_fixtures import claim
 from prorl_celery.errors import EvalError, HandlerError
 from prorl_celery.handlers.base import MOST_SANDBOXES, Handler, SandboxRequest
 from prorl_celery.jobs.models import JobRequest, JobStatus
-from prorl_celery.jobs.turns import Turn, ids_array, logprobs_array
+from prorl_celery.node.pause import until
 from prorl_celery.sandbox.base import SandboxHandle
 from prorl_celery.sandbox.client import KeeperClient
 from prorl_celery.sandbox.waiting import NeverCancelled
+from prorl_celery.scheduling.backends import Backend
+from prorl_celery.testing import ScriptedBackend
+from tasks.backends import acquire_endpoint
 from tasks.process import StageProcess
 from tasks.stages import run_stage
 
@@ -188,36 +191,42 @@ def test_when_one_of_several_cannot_start_none_is_left_and_the_error_names_it(
     assert keeper.status()["room"] == room
 
 
-def turn() -> Turn:
-    ids = ids_array([1])
-    return Turn(index=0, sampled_ids=ids, logprobs=logprobs_array([0]), versions=ids, new_segment=True)
-
-
 AHEAD = {"grader": SandboxRequest(stages=("eval",))}
 
 
 @pytest.mark.usefixtures("eval_works_here")
-def test_what_eval_alone_uses_is_started_when_the_first_turn_ends(drive: Drive, keeper: KeeperClient) -> None:
-    starts: list[int] = []
+def test_what_eval_alone_uses_is_started_once_the_job_has_a_backend(
+    drive: Drive, process: StageProcess, keeper: KeeperClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = keeper.status()["starts"]
+    seen: dict[str, int] = {}
 
-    def count() -> None:
-        starts.append(keeper.status()["starts"] - before)
+    def starts() -> int:
+        return int(keeper.status()["starts"]) - before
+
+    def acquire(work: Any) -> Any:
+        seen["waiting"] = starts()
+        return acquire_endpoint(work)
+
+    def append(*turn: Any) -> None:
+        assert until(lambda: starts() == 2, 20.0, every=0.01)
+        seen["turns"] = seen.get("turns", 0) + 1
 
     def rollout(ctx: Any) -> None:
-        count()
         assert "grader" not in ctx.sandboxes
-        ctx._record(turn())  # as `run_agent` does
-        count()
-        ctx._record(turn())
+        ctx.run_agent([{"role": "user", "content": "Go."}], tools=["bash"])
 
     def evaluate(ctx: Any) -> None:
-        count()
         assert marked(ctx.sandboxes["grader"]) is None
-        count()
+        seen["eval"] = starts()
 
-    ended(drive, handler_with(AHEAD, init=lambda _: count(), rollout=rollout, eval=evaluate))
-    assert starts == [1, 1, 2, 2, 2]
+    monkeypatch.setattr("tasks.contexts.acquire_endpoint", acquire)
+    monkeypatch.setattr(process.store, "append_turn", append)
+    with ScriptedBackend(policy="toy:3") as backend:
+        tokenizer = str(backend.tokenizer_dir)
+        process.backends.put(Backend(url=backend.url, model="scripted", tokenizer=tokenizer, gives_ids=True))
+        ended(drive, handler_with(AHEAD, rollout=rollout, eval=evaluate))
+    assert seen == {"waiting": 1, "turns": 3, "eval": 2}
     assert keeper.list() == []
 
 
