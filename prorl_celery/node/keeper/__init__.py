@@ -4,6 +4,7 @@ listener      where they connect
 service       what clients may ask, over a Unix socket
 admission     who waits for a place, in line
 sandboxes     the live ones: started, handed out, ended
+spares        a few that are started before anybody asks
 process       one sandbox's outer process and its pseudo-terminal
 work          what takes long, in children, so that nobody waits for it
 limits        what holds sandboxes to their memory, processes and CPU

@@ -6,7 +6,7 @@ spare is started when no start has come for a moment, one at a time, and ends wh
 
 It was never used: its shell's first prompt still waits in its terminal, its kernel has run no cell, and its life begins
 when it is taken. Until then it is nobody's: it holds no place, and no listing shows it. It costs a megabyte of memory,
-with a kernel some fifty.
+with a kernel some thirty.
 
 Only bubblewrap's: an instance of Singularity is named after its job when it starts.
 """
