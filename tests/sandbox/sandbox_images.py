@@ -17,14 +17,7 @@ needs_singularity = pytest.mark.skipif(
     singularity.command() is None,
     reason="no singularity or apptainer on the PATH (deploy/images/install_apptainer.sh installs it on Debian 12)",
 )
-SKELETON = Path(__file__).parents[2] / "deploy" / "images" / "make_skeleton.sh"
 BUILD_SECONDS = 120
-
-
-def make_skeleton(image: Path) -> str:
-    """One that borrows the machine's /usr."""
-    subprocess.run([SKELETON, image], check=True, timeout=BUILD_SECONDS)
-    return str(image)
 
 
 def make_small(image: Path) -> str:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from sandbox_images import make_skeleton, needs_singularity
+from sandbox_images import needs_singularity
 
 from prorl_celery.errors import BadImage, SandboxError, SandboxUnavailable
 from prorl_celery.sandbox import owner
@@ -25,10 +24,9 @@ from prorl_celery.testing.keeper import KeeperProcess
 
 
 @pytest.fixture(scope="module")
-def image() -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="prorl-test-image-") as folder:
-        Path(folder).chmod(0o755)
-        yield make_skeleton(Path(folder, "skeleton"))
+def image(jail_parts) -> str:
+    """A skeleton that belongs to the sandbox user."""
+    return str(jail_parts.image)
 
 
 def instance_processes(keeper: KeeperProcess) -> list[str]:
@@ -58,7 +56,7 @@ def test_an_image_gets_a_shell_files_and_no_network(start, image):
     assert sandbox.handle.kind == "singularity"
     seen = sandbox.shell.run("x=1; echo $PWD $HOME; tail -n +3 /proc/net/dev | cut -d: -f1; env", timeout=20).output
     assert seen.startswith("/workspace /home/agent\n    lo\n")
-    for told in ("do-not-tell", "APPTAINER", "SINGULARITY", "/tmp/prorl-test-image"):
+    for told in ("do-not-tell", "APPTAINER", "SINGULARITY", image):
         assert told not in seen
     assert sandbox.shell.run("grep CapEff /proc/self/status", timeout=5).output == "CapEff:\t0000000000000000\n"
     sandbox.files.write("/workspace/a/b", b"\0bytes")

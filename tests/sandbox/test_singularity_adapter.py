@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sandbox_images import make_skeleton, needs_singularity
+from sandbox_images import needs_singularity
 
 from prorl_celery.errors import BadImage, SandboxError, SandboxUnavailable
 from prorl_celery.node.pause import until
@@ -34,9 +34,9 @@ SPEC = SandboxSpec(job_id="j", attempt=1)
 class Desk:
     """A registry of its own, and its instances, each call in a process that becomes the sandbox user."""
 
-    def __init__(self, folder: Path, user: User | None) -> None:
+    def __init__(self, folder: Path, image: str, user: User | None) -> None:
         self.user = user
-        self.image = make_skeleton(folder / "skeleton")
+        self.image = image
         self.program = program.find()
         self.registry = Registry(folder, "boot", user, self.program)
         self.instances = Instances(self.registry, user)
@@ -73,10 +73,10 @@ class Desk:
 
 
 @pytest.fixture(scope="module")
-def desk() -> Iterator[Desk]:
+def desk(jail_parts) -> Iterator[Desk]:
     with tempfile.TemporaryDirectory(prefix="prorl-test-desk-") as name:
         Path(name).chmod(0o755)
-        made = Desk(Path(name), sandbox_user(Settings()))
+        made = Desk(Path(name), jail_parts.image, sandbox_user(Settings()))
         yield made
         kill_recorded(made.registry.path)
 

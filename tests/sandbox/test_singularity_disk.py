@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from sandbox_images import make_skeleton, needs_singularity
+from sandbox_images import needs_singularity
 
 pytestmark = needs_singularity
 MB = 1 << 20
@@ -16,10 +12,9 @@ PLACES = ("/workspace", "/tmp", "/var/tmp", "/dev/shm", "/home/agent", "/")
 
 
 @pytest.fixture(scope="module")
-def image() -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="prorl-test-image-") as folder:
-        Path(folder).chmod(0o755)
-        yield make_skeleton(Path(folder, "skeleton"))
+def image(jail_parts) -> str:
+    """A skeleton that belongs to the sandbox user."""
+    return str(jail_parts.image)
 
 
 @pytest.fixture
