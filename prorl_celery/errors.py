@@ -26,6 +26,7 @@
          |- SandboxError             sandbox: a sandbox could not be started, entered or kept
          |   |- SandboxUnavailable   the machine cannot run this kind of sandbox at all
          |   |- BadImage             the image to start from is missing, out of reach, incomplete or another machine's
+         |   |- NoKernel             no IPython kernel starts in the sandbox
          |   '- KeeperLost           the node's keeper is gone, and its sandboxes with it
          |- ToolError                tool: a tool broke (not: a command that failed, which is an observation)
          |- BackendError             backend: an inference backend failed, answered nonsense, or none came in time
@@ -194,6 +195,10 @@ class BadImage(SandboxError):
     """No sandbox can start from the image on this machine; the message says why and what would help."""
 
     retryable = False
+
+
+class NoKernel(SandboxError):
+    """No IPython kernel starts in the sandbox; the message says why, and what helps."""
 
 
 class KeeperLost(SandboxError, ConnectionError):

@@ -131,6 +131,8 @@ class CellResult:
     variables and imports are gone."""
     kernel_lost: int | None = None
     """The kernel had ended before this cell, which ran in a fresh one: how, as a shell's exit code."""
+    no_kernel: str | None = None
+    """The cell was not run: the kernel is gone and no other starts, for this reason."""
 
 
 class Kernel(Protocol):
@@ -139,13 +141,12 @@ class Kernel(Protocol):
     def run(self, code: str, *, timeout: float) -> CellResult:
         """Run one cell to its end or its time-out (interrupt, then kill and another kernel).
 
-        Raises: `SandboxError` when the sandbox is gone or no kernel starts, what `CancelSignal.raise_if_set` raises on
-        cancel.
+        Raises: `SandboxError` when the sandbox is gone, what `CancelSignal.raise_if_set` raises on cancel.
         """
         ...
 
     def restart(self) -> None:
-        """A fresh kernel in place of this one. Raises as `run`."""
+        """A fresh kernel in place of this one. Raises as `run`, and `NoKernel`."""
         ...
 
 
@@ -176,7 +177,7 @@ class Sandbox(Protocol):
     def files(self) -> Files: ...
     @property
     def kernel(self) -> Kernel:
-        """Connected to at the first use. Raises: `SandboxError`, when the sandbox was started without one too."""
+        """Connected to at the first use. Raises: `NoKernel`; `SandboxError`, also when it was started without."""
         ...
 
     def close(self) -> None:

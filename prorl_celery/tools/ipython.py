@@ -43,6 +43,8 @@ def render(result: CellResult, timeout: float) -> str:
     if output and not output.endswith("\n"):
         output += "\n"
     notes = []
+    if result.no_kernel is not None:
+        notes.append(f"not run: the kernel had ended and no new one could be started: {result.no_kernel}")
     if result.kernel_lost is not None:
         notes.append(f"the kernel had ended before this ({describe(result.kernel_lost)}): it ran in a new one")
     if result.timed_out:

@@ -190,6 +190,26 @@ def test_the_agents_modules_do_not_reach_into_the_start_of_a_kernel(sandbox: Liv
     assert sandbox.kernel.run("1", timeout=SECONDS).output == "1\n"
 
 
+def test_a_start_up_file_of_the_agents_keeps_no_kernel_from_starting(sandbox: LiveSandbox):
+    folder = "/home/agent/.ipython/profile_default"
+    sandbox.files.write(f"{folder}/startup/00.py", b"import os; os._exit(1)\n")
+    sandbox.files.write(f"{folder}/ipython_kernel_config.py", b"import os; os._exit(1)\n")
+    sandbox.kernel.restart()
+    assert sandbox.kernel.run("1", timeout=SECONDS).output == "1\n"
+
+
+def test_an_agent_that_spoils_its_python_is_told_and_may_mend_it(sandbox: LiveSandbox):
+    """It is no fault of the machine's that ends the job without a reward."""
+    packages = sandbox.kernel.run("import site; print(site.getusersitepackages())", timeout=SECONDS).output.strip()
+    sandbox.files.write(f"{packages}/usercustomize.py", b"import os; os._exit(1)\n")
+    assert sandbox.kernel.run("import os; os._exit(0)", timeout=LONG).kernel_ended == 0
+    result = sandbox.kernel.run("1", timeout=SECONDS)
+    assert (result.ok, result.output) == (False, "")
+    assert "ended as" in str(result.no_kernel)
+    sandbox.shell.run(f"rm {packages}/usercustomize.py", timeout=SECONDS)
+    assert sandbox.kernel.run("1", timeout=SECONDS).output == "1\n"
+
+
 def test_a_kernel_that_answers_nothing_more_is_ended_at_the_time_out(sandbox: LiveSandbox):
     """Whatever a cell does to the channels costs its kernel and nothing else."""
     code = "import os\nfor fd in range(3, 256):\n    try: os.close(fd)\n    except OSError: pass"

@@ -13,7 +13,7 @@ from enum import Enum
 
 from zmq import ZMQError
 
-from prorl_celery.errors import SandboxError
+from prorl_celery.errors import NoKernel, SandboxError
 from prorl_celery.sandbox.base import CancelSignal, CellResult
 from prorl_celery.sandbox.kernel.channels import Channels
 from prorl_celery.sandbox.kernel.life import KERNEL_SECONDS, KernelLife
@@ -63,14 +63,19 @@ class SandboxKernel:
         """How the kernel before this one ended, until somebody was told."""
 
     def open(self) -> None:
-        """Connect to the kernel, which is running. Raises: `SandboxError`, what the cancel signal raises."""
-        self._ended = self._life.begin()
+        """Connect to the kernel, starting one where there is none. Raises as `Kernel.restart`."""
+        self._begin()
         self._ready()
 
     def run(self, code: str, *, timeout: float) -> CellResult:
         """Run one cell to its end or its time-out (seconds). Raises as `Kernel.run`."""
         self._cancel.raise_if_set()
-        channels, cell = self._sent(code)
+        began = time.monotonic()
+        try:
+            channels, cell = self._sent(code)
+        except NoKernel as error:
+            # There was one, so it is the agent's doing: processes without number, a Python that it spoilt.
+            return CellResult(output="", ok=False, duration_s=time.monotonic() - began, no_kernel=str(error))
         lost, self._ended = self._ended, None
         started = time.monotonic()
         output = CellOutput(self._output_bytes)
@@ -111,7 +116,7 @@ class SandboxKernel:
         try:
             return channels, channels.execute(code)
         except ZMQError as error:
-            raise SandboxError(f"the sandbox's kernel cannot be reached: {error}") from error
+            raise NoKernel(f"the sandbox's kernel cannot be reached: {error}") from error
 
     def restart(self) -> None:
         """End the kernel and wait for a fresh one. Raises as `Kernel.run`."""
@@ -127,25 +132,31 @@ class SandboxKernel:
         """Have another kernel started in place of this one, and do not wait for it. Returns how this one ended."""
         self._disconnect()
         self._life.kill()
-        ended = self._life.begin()
+        self._begin()
         # The sandbox's first process may have been killed along with it, and another not know.
-        self._ended = KILLED if ended is None else ended
+        self._ended = KILLED if self._ended is None else self._ended
         return self._ended
 
+    def _begin(self) -> None:
+        ended = self._life.begin()
+        self._ended = ended if self._ended is None else self._ended
+
     def _ready(self) -> Channels:
-        """The channels to a kernel that is up."""
+        """The channels to a kernel that is up. Raises `NoKernel`; then the next call begins anew."""
         tries = TRIES
         while self._channels is None:
             tries -= 1
             try:
+                if not self._life.has_begun:
+                    self._begin()
                 self._life.wait_up(KERNEL_SECONDS)
                 self._channels = self._connected()
-            except SandboxError:
+            except NoKernel:
                 # One that was just ending took our connection with it; another that ends so has another reason.
-                if not tries or not self._life.has_ended:
+                was_ending = self._life.has_ended
+                self._life.close()
+                if not tries or not was_ending:
                     raise
-                ended = self._life.begin()
-                self._ended = ended if self._ended is None else self._ended
         return self._channels
 
     def _connected(self) -> Channels:
@@ -171,7 +182,7 @@ class SandboxKernel:
         while not (answered and heard):
             asked = time.monotonic()
             if asked >= deadline:
-                raise SandboxError(f"the sandbox's kernel did not answer within {KERNEL_SECONDS:g} s")
+                raise NoKernel(f"the sandbox's kernel did not answer within {KERNEL_SECONDS:g} s")
             readable = channels.poll(SUBSCRIBED_SECONDS if answered else deadline - asked)
             if self._cancel.fileno() in readable:
                 self._cancel.raise_if_set()
@@ -181,7 +192,7 @@ class SandboxKernel:
                 answered = answered or (message.is_reply and message.parent == request)
             if before == (answered, heard):
                 if self._life.fileno() in readable and self._life.has_ended:
-                    raise SandboxError("the sandbox's kernel ended as it was connected to")
+                    raise NoKernel("the sandbox's kernel ended as it was connected to")
                 if answered:  # an ipykernel that greets no subscriber: it speaks when it is asked again
                     request = channels.ask_info()
 

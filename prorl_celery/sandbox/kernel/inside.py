@@ -14,6 +14,7 @@ from __future__ import annotations
 import codecs
 import collections
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -108,22 +109,17 @@ def small_bundle(data: dict[str, Any], limit: int) -> dict[str, Any]:
 
 def size_of(mime: str, value: Any) -> int:
     """Bytes of what is no text. Pictures may come in base64."""
-    if not isinstance(value, (str, bytes)):
-        return len(repr(value))
-    return (
-        len(value) if isinstance(value, bytes) or mime.endswith(("xml", "json", "javascript")) else len(value) * 3 // 4
-    )
+    if isinstance(value, str) and not mime.endswith(("xml", "json", "javascript")):
+        return len(value) * 3 // 4
+    return len(value if isinstance(value, (str, bytes)) else repr(value))
 
 
 def small_payload(entry: dict[str, Any], limit: int) -> dict[str, Any]:
     """What a cell asks of a front end: to show a page, to offer a text, to end."""
     page = entry.get("data")
     text = page.get("text/plain", "") if isinstance(page, dict) else entry.get("text", "")
-    return {
-        "source": str(entry.get("source")),
-        "keepkernel": bool(entry.get("keepkernel")),
-        **shorten(str(text), limit),
-    }
+    asked = {"source": str(entry.get("source")), "keepkernel": bool(entry.get("keepkernel"))}
+    return {**asked, **shorten(str(text), limit)}
 
 
 def run_command(shell: Any, command: str) -> None:
@@ -133,7 +129,7 @@ def run_command(shell: Any, command: str) -> None:
         return
     text = codecs.getincrementaldecoder("utf-8")("replace")
     with subprocess.Popen(
-        [os.environ.get("SHELL", "/bin/sh"), "-c", shell.var_expand(command, depth=1)],
+        [shutil.which(os.environ.get("SHELL", "sh")) or "/bin/sh", "-c", shell.var_expand(command, depth=1)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -183,6 +179,12 @@ def start(life: Life, shell: int, iopub: int, key: str, limit: int) -> None:
         def init_heartbeat(self) -> None:
             pass
 
+        def load_config_file(self, *args: Any, **kwargs: Any) -> None:
+            """None: a start-up file of the agent's could keep every further kernel from starting."""
+
+        def _run_startup_files(self) -> None:
+            pass
+
         def log_connection_info(self) -> None:
             self._ports = {}
 
@@ -201,8 +203,8 @@ def start(life: Life, shell: int, iopub: int, key: str, limit: int) -> None:
     app.config.InteractiveShell.colors = "nocolor"
     app.initialize([])
     app.shell.system = types.MethodType(run_command, app.shell)
-    if "debugpy" in sys.modules and sys.modules["debugpy"] is None:
-        del sys.modules["debugpy"]
+    if sys.modules.get("debugpy") is None:
+        sys.modules.pop("debugpy", None)
     sys.argv = [""]
     life.tell("up")
     app.start()

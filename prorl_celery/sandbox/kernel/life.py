@@ -11,7 +11,7 @@ import signal
 import socket
 import time
 
-from prorl_celery.errors import SandboxError
+from prorl_celery.errors import NoKernel, SandboxError
 from prorl_celery.sandbox import wire
 from prorl_celery.sandbox.base import CancelSignal
 from prorl_celery.sandbox.control import Control
@@ -36,12 +36,13 @@ class KernelLife:
         self._cancel = cancel
         self._connection: socket.socket | None = None
         self._up = False
+        self._refusal = 0
 
     def begin(self) -> int | None:
         """Have a kernel started unless one lives, and do not wait for it. Returns how the last one ended, as a shell
         tells it; None where none had.
 
-        Raises: `SandboxError`, what the cancel signal raises.
+        Raises: `NoKernel`, `SandboxError`, what the cancel signal raises.
         """
         self.close()
         try:
@@ -49,29 +50,27 @@ class KernelLife:
             self._connection.connect(self._path)
         except OSError as error:
             raise SandboxError(f"the kernel's socket cannot be reached: {error.strerror or error}") from error
-        code, said = self._control.request("kernel", limit_bytes=16)
-        if code == NO_PYTHON:
-            raise SandboxError("the sandbox has no python3 for a kernel: use an image with Python and ipykernel")
-        if code:
-            raise SandboxError(f"the kernel could not be started (code {code})")
+        self._refusal, said = self._control.request("kernel", limit_bytes=16)
         return int(said) if said.isdigit() else None
 
     def wait_up(self, timeout: float = KERNEL_SECONDS) -> None:
-        """Return when it is up. Raises: `SandboxError` with what it said instead, what the cancel signal raises."""
+        """Return when it is up. Raises: `NoKernel` with what it said instead, what the cancel signal raises."""
         if self._up:
             return
         connection = self._connection
-        if connection is None:
-            raise SandboxError("no kernel was started")
+        if self._refusal == NO_PYTHON:
+            raise NoKernel("the sandbox has no python3 for a kernel: use an image with Python and ipykernel")
+        if connection is None or self._refusal:
+            raise NoKernel(f"the kernel could not be started (code {self._refusal})")
         waiter = Waiter(connection.fileno(), self._cancel)
         deadline = time.monotonic() + timeout
         look_after = FIRST_LOOK_SECONDS
         while not waiter.readable(min(deadline, time.monotonic() + look_after)):
             look_after *= 4
             if not self.signal(0):
-                raise SandboxError("the sandbox's kernel ended as soon as it was started")
+                raise NoKernel("the sandbox's kernel ended as soon as it was started")
             if time.monotonic() >= deadline:
-                raise SandboxError(f"the sandbox's kernel was not up within {timeout:g} s")
+                raise NoKernel(f"the sandbox's kernel was not up within {timeout:g} s")
         said = _read(connection)
         if said == b"up":
             self._up = True
@@ -81,7 +80,12 @@ class KernelLife:
             )
         else:
             reason = said.decode("utf-8", "replace").removeprefix("failed ") or "it ended as it started"
-            raise SandboxError(f"the sandbox's kernel did not start: {reason}")
+            raise NoKernel(f"the sandbox's kernel did not start: {reason}")
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is one, starting or up, as far as is known here."""
+        return self._connection is not None
 
     def fileno(self) -> int:
         """A descriptor that becomes readable when the kernel has ended; once it is up."""
