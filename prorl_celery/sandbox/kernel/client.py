@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 import time
+from dataclasses import dataclass
 from enum import Enum
 
 from zmq import ZMQError
@@ -31,6 +32,16 @@ TRIES = 3
 KILLED = 128 + signal.SIGKILL
 MESSAGES = 64
 """Messages read between two looks at the clock."""
+
+
+@dataclass(slots=True)
+class _Cell:
+    """A cell that was sent: what has come of it."""
+
+    request: str
+    output: CellOutput
+    answered: bool = False
+    idle: bool = False
 
 
 class _End(Enum):
@@ -72,18 +83,19 @@ class SandboxKernel:
         self._cancel.raise_if_set()
         began = time.monotonic()
         try:
-            channels, cell = self._sent(code)
+            channels, request = self._sent(code)
         except NoKernel as error:
             # There was one, so it is the agent's doing: processes without number, a Python that it spoilt.
             return CellResult(output="", ok=False, duration_s=time.monotonic() - began, no_kernel=str(error))
         lost, self._ended = self._ended, None
         started = time.monotonic()
         output = CellOutput(self._output_bytes)
-        end = self._follow(channels, cell, output, started + timeout)
+        cell = _Cell(request, output)
+        end = self._follow(channels, cell, started + timeout)
         timed_out = end is _End.TIMED_OUT
         if timed_out:
             self._life.signal(signal.SIGINT)
-            end = self._follow(channels, cell, output, time.monotonic() + INTERRUPT_SECONDS)
+            end = self._follow(channels, cell, time.monotonic() + INTERRUPT_SECONDS)
         if end is _End.UNHEARD:
             output.note("[some output was lost]")
             self._disconnect()
@@ -196,13 +208,13 @@ class SandboxKernel:
                 if answered:  # an ipykernel that greets no subscriber: it speaks when it is asked again
                     request = channels.ask_info()
 
-    def _follow(self, channels: Channels, cell: str, output: CellOutput, deadline: float) -> _End:
+    def _follow(self, channels: Channels, cell: _Cell, deadline: float) -> _End:
         """Take in what comes until the cell has ended, the kernel has, or the time is up."""
-        answered = idle = died = False
-        while not (answered and idle):
+        died = False
+        while not (cell.answered and cell.idle):
             left = deadline - time.monotonic()
             if left <= 0:
-                return _End.UNHEARD if answered else _End.DIED if died else _End.TIMED_OUT
+                return _End.UNHEARD if cell.answered else _End.DIED if died else _End.TIMED_OUT
             readable = channels.poll(left)
             if self._cancel.fileno() in readable:
                 self._cancel.raise_if_set()
@@ -211,17 +223,17 @@ class SandboxKernel:
                 channels.unwatch(self._life.fileno())
                 deadline = time.monotonic() + LAST_OUTPUT_SECONDS
             for message in channels.received(MESSAGES):
-                mine = message.parent == cell
+                mine = message.parent == cell.request
                 if message.kind == "execute_reply":
-                    if mine and message.is_reply and not answered:
-                        answered = True
+                    if mine and message.is_reply and not cell.answered:
+                        cell.answered = True
                         deadline = min(deadline, time.monotonic() + IDLE_SECONDS)
-                        output.take(message)
+                        cell.output.take(message)
                 elif message.kind != "status":
                     if not message.foreign:
-                        output.take(message)
+                        cell.output.take(message)
                 elif mine and message.content.get("execution_state") == "idle":
-                    idle = True
+                    cell.idle = True
         return _End.DONE
 
     def _disconnect(self) -> None:

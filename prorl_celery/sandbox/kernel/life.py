@@ -23,8 +23,6 @@ FIRST_LOOK_SECONDS = 1.0
 """When it is asked whether a kernel that says nothing lives at all; then after 4, 16, ... seconds."""
 SAID_BYTES = 4096
 NO_PYTHON = 2
-ALREADY = b"lives"
-NEW = b"new"
 
 
 class KernelLife:
@@ -42,7 +40,7 @@ class KernelLife:
         """Have a kernel started unless one lives, and do not wait for it. Returns how the last one ended, as a shell
         tells it; None where none had.
 
-        Raises: `NoKernel`, `SandboxError`, what the cancel signal raises.
+        Raises: `SandboxError`, what the cancel signal raises.
         """
         self.close()
         try:
@@ -54,7 +52,9 @@ class KernelLife:
         return int(said) if said.isdigit() else None
 
     def wait_up(self, timeout: float = KERNEL_SECONDS) -> None:
-        """Return when it is up. Raises: `NoKernel` with what it said instead, what the cancel signal raises."""
+        """Return when it is up. Raises: `NoKernel` with what it said instead, `SandboxError`, what the cancel signal
+        raises.
+        """
         if self._up:
             return
         connection = self._connection
@@ -75,9 +75,7 @@ class KernelLife:
         if said == b"up":
             self._up = True
         elif b"No module named 'ipykernel'" in said:
-            raise SandboxError(
-                "the sandbox's python3 has no ipykernel: install it in the image (pip install ipykernel)"
-            )
+            raise NoKernel("the sandbox's python3 has no ipykernel: install it in the image (pip install ipykernel)")
         else:
             reason = said.decode("utf-8", "replace").removeprefix("failed ") or "it ended as it started"
             raise NoKernel(f"the sandbox's kernel did not start: {reason}")
