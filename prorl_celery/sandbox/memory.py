@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
-READ_BYTES = 4096
+READ_BYTES = 8192
 
 
 class Process(NamedTuple):
@@ -51,7 +51,7 @@ def walk(roots: list[int], most: int) -> list[Process]:
         pid = waiting.pop()
         base = f"/proc/{pid}"
         try:
-            sizes = _read(base + "/statm").split(None, 3)
+            sizes = read(base + "/statm").split(None, 3)
             children = _children(base, pid)
         except OSError:
             continue
@@ -105,7 +105,7 @@ def children(pid: int) -> list[int]:
 def parent(pid: int) -> int:
     """The pid of a process's parent; 0 when it has gone."""
     try:
-        return int(_read(f"/proc/{pid}/stat").rpartition(b")")[2].split(None, 2)[1])
+        return int(read(f"/proc/{pid}/stat").rpartition(b")")[2].split(None, 2)[1])
     except OSError:
         return 0
 
@@ -113,7 +113,7 @@ def parent(pid: int) -> int:
 def name(pid: int) -> str:
     """What a process is called, as plain text; "?" when it has gone."""
     try:
-        raw = _read(f"/proc/{pid}/comm").strip()
+        raw = read(f"/proc/{pid}/comm").strip()
     except OSError:
         return "?"
     return "".join(chr(byte) if 32 <= byte < 127 else "?" for byte in raw) or "?"
@@ -121,7 +121,7 @@ def name(pid: int) -> str:
 
 def _field(pid: int, file: str, field: bytes) -> int:
     try:
-        return _value(_read(f"/proc/{pid}/{file}"), field)
+        return _value(read(f"/proc/{pid}/{file}"), field)
     except OSError:
         return 0
 
@@ -132,7 +132,8 @@ def _value(text: bytes, field: bytes) -> int:
     return int(rest.split(None, 1)[0]) << 10 if found else 0
 
 
-def _read(path: str) -> bytes:
+def read(path: str) -> bytes:
+    """The start of one of the kernel's files, in as few calls as can be. Raises `OSError`."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(descriptor, READ_BYTES)

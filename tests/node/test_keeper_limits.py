@@ -11,8 +11,12 @@ from pathlib import Path
 import pytest
 from keeper_help import eventually, spec
 
+from prorl_celery.node.janitor.removal import remove
+from prorl_celery.node.janitor.things import inventory
+from prorl_celery.node.pause import until
 from prorl_celery.sandbox import memory, owner
 from prorl_celery.sandbox.cgroups import places
+from prorl_celery.sandbox.cgroups.groups import Groups
 from prorl_celery.sandbox.cgroups.places import Nowhere, Places
 from prorl_celery.testing.keeper import KeeperProcess
 
@@ -91,6 +95,24 @@ def test_the_next_keeper_removes_what_a_keeper_and_its_child_left_when_both_were
     keeper.kill()
     with KeeperProcess(dataclasses.replace(keeper.settings, run_dir=tmp_path / "next")):
         assert eventually(lambda: not group.exists())
+
+
+@needs_groups
+def test_a_janitor_knows_whose_a_group_is_and_removes_a_dead_keepers(keeper, never):
+    assert isinstance(HERE, Places)
+    sandbox = keeper.client.start(spec(), cancel=never, timeout=30)
+    lives = keepers_group(keeper)
+    me = owner.this_process()
+    dead = Groups(HERE, f"prorl-keeper-{dataclasses.replace(me, start=me.start - 1)}")
+    dead.make()
+    seen = {thing.name: thing for thing in inventory(keeper.settings) if thing.kind == "group"}
+    assert seen[str(lives)].fate == "lives"
+    # Any keeper that starts on this machine at this moment removes the other.
+    remove(thing for thing in seen.values() if thing.name in (str(lives), str(dead.memory(""))))
+    assert not dead.memory("").exists()
+    assert sandbox.shell.run("echo here", timeout=10).output == "here\n"
+    assert until(dead.remove, 20, every=0.02)
+    sandbox.stop()
 
 
 def test_where_no_groups_are_wanted_the_watchdog_holds(watching, never):

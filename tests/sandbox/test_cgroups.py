@@ -16,7 +16,7 @@ from prorl_celery.node.pause import until
 from prorl_celery.sandbox import owner
 from prorl_celery.sandbox.cgroups import places
 from prorl_celery.sandbox.cgroups.groups import Groups, Limits, end_with_subgroups
-from prorl_celery.sandbox.cgroups.left import left_behind, remove_left_behind
+from prorl_celery.sandbox.cgroups.left import of_keepers, remove_left_behind
 from prorl_celery.sandbox.cgroups.places import Nowhere, Places
 from prorl_celery.sandbox.cgroups.readings import MemoryReading
 
@@ -142,9 +142,11 @@ def test_groups_of_dead_keepers_are_removed_with_what_is_in_them_and_nobody_else
         for groups in theirs:
             groups.make()
         theirs[0].place("s1", Limits(memory_bytes=64 * MIB, processes=10), sleeper.pid)
-        # Any keeper that starts on this machine at this moment does the same.
-        assert not {folder.name for folder in left_behind()} & {groups.name for groups in theirs[1:]}
-        remove_left_behind()
+        mine = {folder.name: whose for folder, whose in of_keepers()}
+        assert mine[theirs[1].name].fate == "lives"
+        assert mine[theirs[2].name].fate == "unknown"
+        assert theirs[3].name not in mine, "another user's"
+        remove_left_behind()  # any keeper that starts on this machine at this moment does the same
         assert sleeper.wait(timeout=20) == -signal.SIGKILL
         assert until(lambda: remove_left_behind() >= 0 and not theirs[0].memory("").exists(), 20, every=0.05)
         assert all(groups.memory("").is_dir() for groups in theirs[1:])

@@ -20,12 +20,15 @@ from typing import Literal
 
 from prorl_celery import folders
 from prorl_celery.node.janitor.things import Thing, answers, inventory, mounts_below, owner_of
+from prorl_celery.node.pause import until
+from prorl_celery.sandbox.cgroups.groups import end_with_subgroups
 from prorl_celery.settings import Settings
 
 log = logging.getLogger(__name__)
 
 DEATH_SECONDS = 3.0
 """How long processes may take to be gone once they are killed."""
+END_AGAIN_SECONDS = 0.05
 MNT_DETACH = 2
 
 Outcome = Literal["removed", "failed"]
@@ -124,6 +127,12 @@ def _await_ends(pidfds: Iterable[int]) -> set[int]:
     return gone
 
 
+def _remove_group(path: Path) -> bool:
+    if not until(lambda: end_with_subgroups(path), DEATH_SECONDS, every=END_AGAIN_SECONDS):
+        raise OSError(f"what is in it is killed and still there {DEATH_SECONDS:g} s later")
+    return True
+
+
 def _remove_folder(path: Path) -> bool:
     lock = _taken(path)
     if lock is None:
@@ -168,6 +177,7 @@ def _taken(path: Path) -> int | None:
 
 
 _BY_KIND: dict[str, Callable[[Path], bool]] = {
+    "group": _remove_group,
     "mount": _unmount,
     "socket": _remove_socket,
     "folder": _remove_folder,

@@ -1,4 +1,4 @@
-"""What of ours is on this machine: processes, mounts, sockets and folders, each with whether it is still anybody's.
+"""What of ours is on this machine: processes, control groups, mounts, sockets, folders, and whether each is anybody's.
 
 Everything is found by a label that it carries or by the lock that its owner holds (`sandbox.owner`, `folders`), and
 only what belongs to this user: root does not look after others' services. Nothing here changes anything.
@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Literal
 
 from prorl_celery import folders
+from prorl_celery.sandbox.cgroups.left import of_keepers
 from prorl_celery.sandbox.owner import LABEL, VARIABLE, Owner, owner_in
 from prorl_celery.settings import Settings
 
-Kind = Literal["process", "mount", "socket", "folder"]
+Kind = Literal["process", "group", "mount", "socket", "folder"]
 Fate = Literal["lives", "left", "unknown"]
 
 FATES: dict[str, Fate] = {"lives": "lives", "dead": "left", "unknown": "unknown"}
@@ -55,7 +56,9 @@ class Thing:
 def inventory(settings: Settings) -> list[Thing]:
     """Everything of this user's, of all its services, in an order in which it can be removed."""
     files = list(_files(settings))
-    return [*processes(), *_mounts([Path(f.name) for f in files if f.kind == "folder" and f.fate == "left"]), *files]
+    mounts = _mounts([Path(f.name) for f in files if f.kind == "folder" and f.fate == "left"])
+    groups = [Thing("group", str(path), FATES[owner.fate], owner) for path, owner in of_keepers()]
+    return [*processes(), *groups, *mounts, *files]
 
 
 def processes() -> Iterator[Thing]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 
 from prorl_celery.sandbox import owner
@@ -20,12 +21,11 @@ def remove_left_behind() -> int:
     """Kill what is left in the groups of this user's dead keepers and remove them. Returns how many are still there:
     those whose processes are on their way out.
     """
-    return sum(not end_with_subgroups(folder) for folder in left_behind())
+    return sum(not end_with_subgroups(folder) for folder, whose in of_keepers() if whose.fate == "dead")
 
 
-def left_behind() -> list[Path]:
-    """The groups of this user's keepers that no longer live, and whose pids are of this pid namespace."""
-    found: list[Path] = []
+def of_keepers() -> Iterator[tuple[Path, owner.Owner]]:
+    """The groups of all keepers of this user, and whose each is."""
     waiting = deque(trees())
     looked_at = 0
     while waiting and looked_at < MOST_FOLDERS:
@@ -35,6 +35,5 @@ def left_behind() -> list[Path]:
                 waiting.append(folder)
                 continue
             whose = owner.owner_in(os.fsencode(folder.name))
-            if whose is not None and whose.uid == os.getuid() and whose.fate == "dead":
-                found.append(folder)
-    return found
+            if whose is not None and whose.uid == os.getuid():
+                yield folder, whose

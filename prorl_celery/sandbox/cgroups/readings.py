@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-READ_BYTES = 8192
+from prorl_celery.sandbox.memory import read
 
 
 class MemoryReading:
@@ -22,16 +22,16 @@ class MemoryReading:
 
     def usage(self) -> int:
         """Bytes of everything: processes, files on tmpfs, cached files, what the kernel keeps for them."""
-        return int(_read(self._usage))
+        return int(read(self._usage))
 
     def parts(self) -> tuple[int, int]:
         """Bytes of anonymous memory and of files on tmpfs and shared mappings."""
-        found = dict(line.split(None, 1) for line in _read(self._stat).splitlines() if line)
+        found = dict(line.split(None, 1) for line in read(self._stat).splitlines() if line)
         return sum(int(found.get(name, 0)) for name in self._anonymous), int(found.get(self._shared, 0))
 
     def kills(self) -> int:
         """How many processes the kernel has killed for want of memory in the group."""
-        for line in _read(self._events).splitlines():
+        for line in read(self._events).splitlines():
             name, _, value = line.partition(b" ")
             if name == b"oom_kill":
                 return int(value)
@@ -58,11 +58,3 @@ class MemoryReading:
         finally:
             os.close(events)
         return alarm, True
-
-
-def _read(path: str) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(descriptor, READ_BYTES)
-    finally:
-        os.close(descriptor)
