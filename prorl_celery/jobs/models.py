@@ -181,6 +181,8 @@ class TurnSummary(BaseModel):
     policy_version: int | None
     finish_reason: str
     total_s: float = 0.0
+    cached_tokens: int | None = None
+    malformed_calls: int = 0
 
 
 class Result(BaseModel):

@@ -68,6 +68,8 @@ def summaries(turns: Iterable[Turn]) -> list[TurnSummary]:
             backend=turn.backend,
             policy_version=turn.policy_version,
             finish_reason=turn.finish_reason,
+            cached_tokens=turn.cached_tokens,
+            malformed_calls=turn.malformed_calls,
         )
         for turn in turns
     ]

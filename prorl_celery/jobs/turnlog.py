@@ -34,6 +34,8 @@ def pack_turn(turn: Turn, *, limit_bytes: int, job_id: str) -> bytes:
         turn.backend,
         turn.policy_version,
         turn.finish_reason,
+        turn.cached_tokens,
+        turn.malformed_calls,
     )
     return pack(values, limit_bytes=limit_bytes, what=f"turn {turn.index}", job_id=job_id)
 
@@ -61,6 +63,8 @@ def unpack_turn(blob: bytes) -> Turn:
         backend=values[13],
         policy_version=values[14],
         finish_reason=values[15],
+        cached_tokens=values[16],
+        malformed_calls=values[17],
     )
 
 

@@ -44,6 +44,10 @@ class Turn:
     total_s: float = 0.0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cached_tokens: int | None = None
+    """Of the prompt's, those that the backend had in its prefix cache; None where it does not tell."""
+    malformed_calls: int = 0
+    """Tool calls that could not be read: the model was told what was wrong."""
     backend: str | None = None
     policy_version: int | None = None
     finish_reason: str = "stop"

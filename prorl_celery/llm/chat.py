@@ -14,18 +14,21 @@ from typing import Any
 from prorl_celery.errors import BackendError, ContextOverflow, InternalError
 from prorl_celery.jobs.models import SamplingParams
 from prorl_celery.jobs.turns import ids_array
+from prorl_celery.llm.calls.base import Parser, ToolCall, checked_call
+from prorl_celery.llm.calls.hermes import parse_hermes
 from prorl_celery.llm.chat_wire import ChatReply, ChatRequest, chat
 from prorl_celery.llm.endpoint import Endpoint
 from prorl_celery.llm.loop import ModelLoop
 from prorl_celery.llm.reply import Reply, assistant_message, tool_message
 from prorl_celery.llm.sampling import UNKNOWN_VERSION, call_seed, request_id, room_for
 from prorl_celery.llm.template import Message
-from prorl_celery.llm.tool_calls import ToolCall, checked_call, parse_hermes
+from prorl_celery.llm.tokenizer import load_tokenizer
 from prorl_celery.llm.wire import repeated
 from prorl_celery.sandbox.base import CancelSignal
 
 PROMPT_DRIFT = "prompt_drift"
 """The server's prompt does not begin with the ids of the turns before it."""
+CALL_FORM = "Call a tool by its name, with a JSON object of arguments."
 IDS_MISSING = "ids_missing"
 """A turn before this one came without ids."""
 
@@ -54,6 +57,7 @@ class ChatConversation:
         self._endpoint = endpoint
         self._sampling = sampling
         self._tools = list(tools_schemas)
+        self._parse: Parser = load_tokenizer(endpoint.tokenizer).parse_calls if endpoint.tokenizer else parse_hermes
         self._loop = model_loop
         self._cancel = cancel
         self._deadline = deadline
@@ -140,12 +144,17 @@ class ChatConversation:
 
     def _understood(self, answer: ChatReply) -> tuple[str, str | None, tuple[ToolCall, ...]]:
         """Text, reasoning and calls: the server's own parsing where it parsed, else ours."""
-        parsed = parse_hermes(answer.content, lambda n: f"c{self._turn:05d}{n:03d}")
+        parsed = self._parse(answer.content, lambda n: f"c{self._turn:05d}{n:03d}", self._tools)
         reasoning = parsed.reasoning if answer.reasoning is None else answer.reasoning
         if not answer.calls:
             return parsed.content, reasoning, parsed.calls
         calls = tuple(
-            checked_call(call_id or f"c{self._turn:05d}{n:03d}", {"name": name, "arguments": arguments}, arguments)
+            checked_call(
+                call_id or f"c{self._turn:05d}{n:03d}",
+                {"name": name, "arguments": arguments},
+                arguments,
+                form=CALL_FORM,
+            )
             for n, (call_id, name, arguments) in enumerate(answer.calls)
         )
         return parsed.content, reasoning, calls

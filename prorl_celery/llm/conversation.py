@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from prorl_celery.errors import BackendError, ContextOverflow, InternalError
 from prorl_celery.jobs.models import SamplingParams
 from prorl_celery.jobs.turns import ids_array, logprobs_array
+from prorl_celery.llm.calls.base import ToolCall
 from prorl_celery.llm.completions import complete
 from prorl_celery.llm.endpoint import Endpoint
 from prorl_celery.llm.generate import generate
@@ -21,7 +22,6 @@ from prorl_celery.llm.reply import Reply, assistant_message, tool_message
 from prorl_celery.llm.sampling import UNKNOWN_VERSION, call_seed, request_id, room_for
 from prorl_celery.llm.template import Message
 from prorl_celery.llm.tokenizer import load_tokenizer
-from prorl_celery.llm.tool_calls import ToolCall, parse_hermes
 from prorl_celery.llm.trajectory import Trajectory
 from prorl_celery.llm.wire import Sampled, TokenRequest, repeated
 from prorl_celery.sandbox.base import CancelSignal
@@ -83,7 +83,8 @@ class TokenConversation:
         self._job_id = job_id
         self._max_context_tokens = max_context_tokens
         self._tokenizer = load_tokenizer(endpoint.tokenizer)
-        self._trajectory = Trajectory(self._tokenizer, tools_schemas)
+        self._tools = list(tools_schemas)
+        self._trajectory = Trajectory(self._tokenizer, self._tools)
         self._trajectory.start(messages)
         self._messages = [dict(message) for message in messages]
         self._unrecorded = list(self._messages)
@@ -178,7 +179,7 @@ class TokenConversation:
         text = self._tokenizer.decode_reply(ids)
         for stop in self._sampling.stop:
             text = text.split(stop, 1)[0]
-        parsed = parse_hermes(text, lambda n: f"c{self._turn:05d}{n:03d}")
+        parsed = self._tokenizer.parse_calls(text, lambda n: f"c{self._turn:05d}{n:03d}", self._tools)
         message = assistant_message(parsed.content, parsed.reasoning, parsed.calls)
         return Reply(
             messages=[*self._unrecorded, message],

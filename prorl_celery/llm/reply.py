@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from prorl_celery.jobs.turns import Turn, ids_array, logprobs_array
-from prorl_celery.llm.tool_calls import ToolCall
+from prorl_celery.llm.calls.base import ToolCall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +52,8 @@ class Reply:
             total_s=total_s,
             prompt_tokens=self.prompt_tokens,
             completion_tokens=self.completion_tokens,
+            cached_tokens=self.cached_tokens,
+            malformed_calls=sum(call.arguments is None for call in self.calls),
             backend=self.backend,
             policy_version=self.policy_version,
             finish_reason=self.finish_reason,

@@ -24,6 +24,8 @@ from tokenizers import Tokenizer
 
 from prorl_celery.errors import BackendError, BadInstance
 from prorl_celery.jobs.turns import ids_array
+from prorl_celery.llm.calls.base import Parser
+from prorl_celery.llm.calls.forms import FORMS, form_of
 from prorl_celery.llm.template import ChatTemplate, Message, TemplateError
 
 ASSISTANT_MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<|python_tag|>")
@@ -69,6 +71,7 @@ class ChatTokenizer:
         self._structural = _alternatives([text for text in self._specials if text not in ASSISTANT_MARKS])
         self._placeholder = re.compile(rf"{self._nonce}(\d+)Z")
         self._lead = self._find_lead()
+        self.parse_calls: Parser = FORMS[form_of(self._tool_template.source)]
 
     def render(
         self,

@@ -11,8 +11,9 @@ import pytest
 from prorl_celery.agents.loop import AgentOutcome, run_agent
 from prorl_celery.errors import Cancelled, ContextOverflow, SandboxError
 from prorl_celery.jobs.turns import Turn, ids_array
+from prorl_celery.llm.calls.base import ToolCall
+from prorl_celery.llm.calls.hermes import parse_hermes
 from prorl_celery.llm.reply import Reply, assistant_message, tool_message
-from prorl_celery.llm.tool_calls import ToolCall, parse_hermes
 
 
 class Never:

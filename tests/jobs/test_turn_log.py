@@ -62,6 +62,8 @@ CONVERSATION = [
         llm_s=1.5,
         prompt_tokens=3,
         completion_tokens=2,
+        cached_tokens=1,
+        malformed_calls=1,
         backend="http://b",
         policy_version=3,
     ),

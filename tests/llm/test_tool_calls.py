@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prorl_celery.llm.tool_calls import Parsed, parse_hermes
+from prorl_celery.llm.calls.base import Parsed
+from prorl_celery.llm.calls.hermes import parse_hermes
 
 
 def parse(text: str) -> Parsed:
