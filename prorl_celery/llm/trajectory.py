@@ -20,7 +20,8 @@ from prorl_celery.llm.template import Message, TemplateError
 from prorl_celery.llm.tokenizer import ChatTokenizer
 
 _SPOKEN = f"W{secrets.token_hex(12)}W"
-_USER: Message = {"role": "user", "content": "u"}
+_ASKED = f"W{secrets.token_hex(12)}W"
+_USER: Message = {"role": "user", "content": _ASKED}
 
 
 class Trajectory:
@@ -87,7 +88,7 @@ class Trajectory:
         calling: Message = {"role": "assistant", "content": "", "tool_calls": [_call(m) for m in messages]}
         before = self._render([_USER, calling], add_generation_prompt=False)
         after = self._render([_USER, calling, *messages])
-        if before is None or after is None or not after.startswith(before):
+        if before is None or after is None or _ASKED not in before or not after.startswith(before):
             return None
         stops = [before.rfind(self._tokenizer.decode([stop])) for stop in self._tokenizer.stop_ids]
         end = max(stops)

@@ -9,35 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from llm_families import FAMILIES
 from llm_stub import BASH, CHATML, SPECIALS, make_tokenizer
-from llm_templates import GEMMA, HIDING, LLAMA3, MISTRAL, QWEN3
+from llm_templates import HIDING
 
 from prorl_celery.errors import BackendError, BadInstance
 from prorl_celery.llm.tokenizer import ChatTokenizer, load_tokenizer
 from prorl_celery.llm.trajectory import Trajectory
-
-LLAMA_SPECIALS = ["<|end_of_text|>", "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
-MISTRAL_SPECIALS = ["<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[TOOL_CALLS]", "[AVAILABLE_TOOLS]",
-                    "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]"]  # fmt: skip
-GEMMA_SPECIALS = ["<pad>", "<eos>", "<bos>", "<start_of_turn>", "<end_of_turn>"]
-FAMILIES: dict[str, dict[str, Any]] = {
-    "chatml": {},
-    "chatml, marks not special": {"flags": False},
-    "qwen3": {"template": QWEN3},
-    "llama3": {"template": LLAMA3, "specials": LLAMA_SPECIALS, "eos": "<|eot_id|>", "bos": "<|begin_of_text|>"},
-    "mistral": {"template": MISTRAL, "specials": MISTRAL_SPECIALS, "eos": "</s>", "bos": "<s>",
-                "sentencepiece": "first"},
-    "gemma": {"template": GEMMA, "specials": GEMMA_SPECIALS, "eos": "<end_of_turn>", "bos": "<bos>",
-              "sentencepiece": "never"},
-    "prefixed": {"template": GEMMA, "specials": GEMMA_SPECIALS, "eos": "<end_of_turn>", "bos": "<bos>",
-                 "sentencepiece": "always"},
-}  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def family_dirs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("families")
-    return {name: make_tokenizer(root / str(n), **options) for n, (name, options) in enumerate(FAMILIES.items())}
 
 
 def tool(content: str, n: int = 0) -> dict[str, Any]:
