@@ -103,12 +103,12 @@ class Kernels:
         # Those of an image with a /usr of its own do not need them, but that is not known before it is read.
         if packages.are_published(share()):
             return True
-        self._waiting.append(ready)
         if self._work is None:
             names, target = self._settings.kernel_packages, share()
             self._work = ChildWork(
                 lambda: packages.publish(names, target), self._loop, self._published, timeout=PUBLISH_SECONDS
             )
+        self._waiting.append(ready)
         return False
 
     def equip(self, entry: Entry, launch: Launch, share: Callable[[], Path]) -> Launch:
