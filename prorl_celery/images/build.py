@@ -99,7 +99,10 @@ class Builder:
 
     def log(self, name: str) -> Path:
         """Where what the tool says of an image goes."""
-        self.logs.mkdir(parents=True, exist_ok=True)
+        try:
+            self.logs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ImageError(f"cannot make the folder of logs {self.logs}: {error.strerror}") from error
         return self.logs / f"{file_name(name)}.log"
 
     def finish(self, claim: Claim, built: Path, manifest: Manifest) -> Made:

@@ -31,6 +31,7 @@ BUILD_SECONDS = 3 * 3600.0
 """Longest build or pull of one image."""
 START_SECONDS = 120.0
 END_SECONDS = 10.0
+SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
 TAIL_BYTES = 64 << 10
 LONGEST_REASON = 500
 PASSED_ON = (
@@ -93,6 +94,8 @@ class Tool:
     """The program, whom it runs as, and what it is run in."""
 
     program: str
+    version: str
+    """What it says of itself: `apptainer version 1.4.5`."""
     user: User | None
     inside: tuple[str, ...] = ()
 
@@ -105,22 +108,19 @@ class Tool:
                 "images are made by Apptainer or Singularity, and neither `singularity` nor `apptainer` is on the "
                 "PATH; on Debian 12 deploy/images/install_apptainer.sh installs it, elsewhere the system's package"
             )
+        said = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, timeout=START_SECONDS, check=False
+        )
+        version = said.stdout.strip() or "unknown"
         try:
             inside = (str(find_binary(user, share)), *NAMESPACE, "--")
-        except SandboxUnavailable:
-            return cls(program, user)
-        works = subprocess.run(
-            [*inside, "/bin/true"], **_identity(user), env={}, capture_output=True, timeout=START_SECONDS, check=False
-        )
-        return cls(program, user, inside if works.returncode == 0 else ())
-
-    @property
-    def version(self) -> str:
-        """What it says of itself: `apptainer version 1.4.5`."""
-        said = subprocess.run(
-            [self.program, "--version"], capture_output=True, text=True, timeout=START_SECONDS, check=False
-        )
-        return said.stdout.strip() or "unknown"
+            subprocess.run(
+                [*inside, "true"], **_identity(user), env={"PATH": SYSTEM_PATH}, capture_output=True,
+                timeout=START_SECONDS, check=True,
+            )  # fmt: skip
+        except (SandboxUnavailable, OSError, subprocess.SubprocessError):
+            return cls(program, version, user)
+        return cls(program, version, user, inside)
 
     def build(
         self, arguments: Sequence[str], *, work: Path, cache: Path, log: Path, stop: Stop, registry: bool = False
@@ -165,7 +165,7 @@ class Tool:
         ours = {"CACHEDIR": cache, "TMPDIR": work, "CONFIGDIR": work, "IGNORE_SUBUID": "1"}
         return {
             **{name: os.environ[name] for name in names if name in os.environ},
-            "PATH": os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/local/sbin:/usr/sbin:/sbin",
+            "PATH": f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}".lstrip(":"),  # debootstrap is an administrator's
             "HOME": str(work),
             "TMPDIR": str(work),
             **{f"{tool}_{name}": str(value) for tool in ("APPTAINER", "SINGULARITY") for name, value in ours.items()},

@@ -40,9 +40,9 @@ class Place:
     def argv(self, *arguments: str | Path) -> list[str]:
         return [str(Path(sys.executable).with_name("prorl")), "images", *map(str, arguments)]
 
-    def run(self, *arguments: str | Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str | Path, timeout: float = 300.0) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            self.argv(*arguments), env=self.environ | environ, capture_output=True, text=True, timeout=300, check=False
+            self.argv(*arguments), env=self.environ, capture_output=True, text=True, timeout=timeout, check=False
         )
 
     def start(self, *arguments: str | Path) -> subprocess.Popen[str]:

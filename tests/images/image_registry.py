@@ -98,6 +98,10 @@ class Registry:
         ).encode()
         self._manifests[f"{name}:{tag}"] = str(self._store(MANIFEST, manifest)["digest"])
 
+    def digest(self, name: str) -> str:
+        """What the image is called whatever becomes of its tag."""
+        return self._manifests[f"{name}:latest"]
+
     def fail(self, name: str, times: int) -> None:
         self._failing[name] = times
 

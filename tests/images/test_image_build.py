@@ -182,6 +182,20 @@ def test_what_cannot_be_built_says_why_and_leaves_nothing(builder, small_root, r
     assert [path.name for path in builder.store.images()] == ["small"]
 
 
+def test_a_base_in_a_registry_is_locked_by_its_digest(builder, registry, recipe):
+    server = registry("team/base")
+    recipe.write_text(f"Bootstrap: docker\nFrom: {server.address}/team/base\n%files\n    note.txt /opt/note.txt\n")
+    with pytest.raises(ImageError, match="by digest"):
+        builder.build(recipe)
+    assert not builder.build(recipe, mode="versioned").reused
+    pinned = f"{server.address}/team/base@{server.digest('team/base')}"
+    recipe.write_text(recipe.read_text().replace(f"{server.address}/team/base", pinned))
+    made = builder.build(recipe)
+    assert not made.reused
+    assert (made.path / "opt/name").read_text() == "team/base"
+    assert builder.build(recipe).reused
+
+
 def test_a_tree_of_somebody_elses_is_no_base_but_an_image_of_it_is(builder, small_root, recipe, tmp_path):
     base = make_borrowing_root(tmp_path / "base")
     recipe.write_text(f"Bootstrap: localimage\nFrom: {base}\n")
