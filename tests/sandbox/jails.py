@@ -136,7 +136,7 @@ def jail(combination: str, parts: Parts) -> Iterator[Jail]:
             environment |= {**more, "HOME": str(folder)}
             for path in (folder, secret):
                 os.chown(path, parts.user.uid, parts.user.gid)
-        settings = Settings(run_dir=folder, node="n1")
+        settings = Settings(run_dir=folder, node="n1", spare_sandboxes=0)
         keeper = stack.enter_context(KeeperProcess(settings, extra_env=environment, **options))
         never = stack.enter_context(NeverCancelled())
         image = parts.image if kind == "singularity" else None
