@@ -6,6 +6,7 @@ each duty's failure is logged and the duty comes round again.
     duty        every            who
     record      2 s              every node        slots, sandboxes, room, leaks
     janitor     5 s, on cancel   every node        ends sandboxes that no live job of this node names
+    leftovers   10 s             every node        removes what dead keepers of this user left on this machine
     sweep       PRORL_SWEEP      the leader        lapsed leases, lost messages, dead nodes' queues, expiry
     probe       2 s              the leader        health of the inference backends
 """
@@ -25,6 +26,8 @@ from dataclasses import dataclass, field
 from prorl_celery.app import Publisher, make_app
 from prorl_celery.errors import ProrlError, SandboxError
 from prorl_celery.jobs.store import JobStore
+from prorl_celery.node.janitor.counter import LeakCounter
+from prorl_celery.node.janitor.leftovers import Leftovers
 from prorl_celery.node.janitor.strays import Janitor
 from prorl_celery.node.probe import Probe
 from prorl_celery.node.wakeups import Wakeups
@@ -39,6 +42,7 @@ log = logging.getLogger(__name__)
 
 RECORD_SECONDS = 2.0
 JANITOR_SECONDS = 5.0
+LEFTOVERS_SECONDS = 10.0
 PROBE_SECONDS = 2.0
 
 
@@ -49,7 +53,7 @@ class Duty:
     due: float
     name: str = field(compare=False)
     every: float = field(compare=False)
-    act: Callable[[], None] = field(compare=False)
+    act: Callable[[], object] = field(compare=False)
 
 
 class Upkeep:
@@ -66,6 +70,8 @@ class Upkeep:
         self._publisher = Publisher(make_app(settings, boot=boot, connections=2))
         self._keeper = KeeperClient(settings)
         self._janitor = Janitor(self._store, self._keeper, settings)
+        self._leftovers = Leftovers(settings, self._keeper)
+        self._leaks = LeakCounter(settings)
         self._probe = Probe(BackendRegistry(client, settings))
         self._leads = False
         self._wakeups = Wakeups(blocking_client(settings), Keys(settings.key_prefix)("cancel"))
@@ -74,6 +80,7 @@ class Upkeep:
             Duty(now, "record", RECORD_SECONDS, self.record),
             Duty(now, "sweep", settings.sweep_seconds, self.sweep),
             Duty(now, "janitor", JANITOR_SECONDS, self._janitor.sweep),
+            Duty(now, "leftovers", LEFTOVERS_SECONDS, self._leftovers.sweep),
             Duty(now, "probe", PROBE_SECONDS, self.probe),
         ]
         heapq.heapify(self._duties)
@@ -107,16 +114,17 @@ class Upkeep:
             },
             "started_at": self._started_at,
             "pid": os.getpid(),
-            "leaked": self._janitor.leaked,
+            "leaked": self._leaks.value,
             "room": 0,
             "sandboxes": 0,
+            "stuck": 0,
         }
         try:
             keeper = self._keeper.status()
         except SandboxError as error:
             record["keeper"] = {"error": str(error)}
         else:
-            record.update(room=keeper["room"], sandboxes=keeper["live"], keeper=keeper)
+            record.update(room=keeper["room"], sandboxes=keeper["live"], stuck=keeper["stuck"], keeper=keeper)
         self._nodes.beat(record)
 
     def sweep(self) -> None:
@@ -138,7 +146,7 @@ class Upkeep:
         self._wakeups.stop()
 
     @staticmethod
-    def _do(name: str, act: Callable[[], None]) -> None:
+    def _do(name: str, act: Callable[[], object]) -> None:
         try:
             act()
         except (ProrlError, OSError) as error:

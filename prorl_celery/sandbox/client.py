@@ -22,6 +22,7 @@ from prorl_celery.sandbox.waiting import NeverCancelled, Waiter
 from prorl_celery.settings import Settings
 
 STOP_SECONDS = 15.0
+ASK_SECONDS = 5.0
 
 
 class Admission:
@@ -116,11 +117,11 @@ class KeeperClient:
         """The keeper's boot id and counters. Raises `KeeperLost`."""
         return self._ask({"op": "status"}, timeout)
 
-    def list(self, timeout: float = 5.0) -> builtins.list[dict[str, Any]]:
-        """The live sandboxes. Raises `KeeperLost`."""
+    def list(self, timeout: float = 5.0, *, spares: bool = False) -> builtins.list[dict[str, Any]]:
+        """The live sandboxes; with `spares` also those that are nobody's yet. Raises `KeeperLost`."""
         found: builtins.list[dict[str, Any]] = []
         while True:
-            page = self._ask({"op": "list", "after": len(found)}, timeout)
+            page = self._ask({"op": "list", "after": len(found), "spares": spares}, timeout)
             found += page["sandboxes"]
             if not page["more"]:
                 return found
@@ -194,6 +195,10 @@ class KeeperClient:
         Raises: `KeeperLost`, `SandboxError` when it would not end in time (the keeper goes on trying).
         """
         self._ask({"op": "stop", "sandbox_id": sandbox_id}, STOP_SECONDS)
+
+    def begin_stop(self, sandbox_id: str) -> None:
+        """End a sandbox, and do not wait for it. Raises: `KeeperLost`, `SandboxError`."""
+        self._ask({"op": "stop", "sandbox_id": sandbox_id, "wait": False}, ASK_SECONDS)
 
     def _open(self, reply: dict[str, Any], descriptors: builtins.list[int], cancel: CancelSignal) -> LiveSandbox:
         if len(descriptors) != reply["descriptors"]:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from prorl_celery.node.janitor.things import Thing, inventory
+from prorl_celery.node.janitor.thing import Thing
+from prorl_celery.node.janitor.things import inventory
 from prorl_celery.sandbox.base import SandboxSpec
 from prorl_celery.sandbox.cgroups.places import trees
 from prorl_celery.testing.keeper import KeeperProcess

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 from redis_fixtures import claim, submit
 
+from prorl_celery.errors import SandboxError
 from prorl_celery.jobs.claims import Claim
 from prorl_celery.jobs.messages import node_queue
 from prorl_celery.jobs.models import JobError
 from prorl_celery.jobs.store import JobStore
+from prorl_celery.node.janitor.counter import LeakCounter
 from prorl_celery.node.janitor.strays import Janitor
 from prorl_celery.scheduling.nodes import NodeRegistry
 from prorl_celery.settings import Settings
@@ -25,6 +28,7 @@ class Keeper:
 
     def __init__(self) -> None:
         self.sandboxes: dict[str, dict[str, Any]] = {}
+        self.stubborn: set[str] = set()
 
     def start(self, claim: Claim, purpose: str = "rollout") -> str:
         name = f"{claim.job_id}-{claim.fence}-{purpose}"
@@ -35,13 +39,16 @@ class Keeper:
             "fence": claim.fence,
             "purpose": purpose,
             "age_s": 60.0,
+            "stuck": False,
         }
         return name
 
     def list(self) -> list[dict[str, Any]]:
         return list(self.sandboxes.values())
 
-    def stop(self, name: str) -> None:
+    def begin_stop(self, name: str) -> None:
+        if name in self.stubborn:
+            raise SandboxError("not now")
         del self.sandboxes[name]
 
 
@@ -53,7 +60,7 @@ def keeper() -> Keeper:
 @pytest.fixture
 def swept(keeper: Keeper, redis_store: JobStore, redis_settings: Settings) -> Callable[[], set[str]]:
     """One round of the janitor; gives what is left."""
-    janitor = Janitor(redis_store, keeper, redis_settings)  # type: ignore[arg-type]
+    janitor = Janitor(redis_store, keeper, redis_settings)
 
     def sweep() -> set[str]:
         janitor.sweep()
@@ -131,3 +138,40 @@ def test_what_waits_for_eval_stays_until_an_eval_has_failed_that_can_do_without(
     assert swept() == names
     assert redis_store.hand_back(scoring, waited_s=0) is not None
     assert swept() == (names if bound else set())
+
+
+def test_a_stray_that_cannot_be_ended_is_tried_every_round_and_counted_once_when_its_time_is_over(
+    redis_store: JobStore, keeper: Keeper, redis_settings: Settings, tmp_path: Path
+) -> None:
+    settings = redis_settings.with_(run_dir=tmp_path)
+    (tmp_path / settings.node).mkdir()
+    now = 1000.0
+    janitor = Janitor(redis_store, keeper, settings, clock=lambda: now)
+    init = claim(redis_store, submit(redis_store))
+    name = keeper.start(init)
+    redis_store.finish(init, state="failed", finish_reason="error", worked_s=0)
+    keeper.stubborn.add(name)
+    for moment, count in ((1000.0, 0), (1020.0, 0), (1031.0, 1), (1036.0, 1), (2000.0, 1)):
+        now = moment
+        janitor.sweep()
+        assert (set(keeper.sandboxes), LeakCounter(settings).value) == ({name}, count)
+    keeper.stubborn.clear()
+    janitor.sweep()
+    assert keeper.sandboxes == {}
+
+
+def test_one_that_the_keeper_has_counted_is_not_counted_again(
+    redis_store: JobStore, keeper: Keeper, redis_settings: Settings, tmp_path: Path
+) -> None:
+    settings = redis_settings.with_(run_dir=tmp_path)
+    (tmp_path / settings.node).mkdir()
+    now = 1000.0
+    janitor = Janitor(redis_store, keeper, settings, clock=lambda: now)
+    name = keeper.start(claim(redis_store, submit(redis_store)))
+    redis_store.cancel("a")
+    keeper.stubborn.add(name)
+    keeper.sandboxes[name]["stuck"] = True
+    for moment in (1000.0, 1040.0):
+        now = moment
+        janitor.sweep()
+    assert LeakCounter(settings).value == 0

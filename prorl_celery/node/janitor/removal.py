@@ -19,9 +19,13 @@ from pathlib import Path
 from typing import Literal
 
 from prorl_celery import folders
-from prorl_celery.node.janitor.things import Thing, answers, inventory, mounts_below, owner_of
+from prorl_celery.errors import SandboxError
+from prorl_celery.node.janitor.processes import owner_of
+from prorl_celery.node.janitor.thing import Thing
+from prorl_celery.node.janitor.things import answers, inventory, mounts_below
 from prorl_celery.node.pause import until
 from prorl_celery.sandbox.cgroups.groups import end_with_subgroups
+from prorl_celery.sandbox.singularity import bridge
 from prorl_celery.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -46,17 +50,22 @@ class Removal:
 def clear_left(settings: Settings, *, deadline: float | None = None) -> list[Removal]:
     """One round over everything that dead keepers and services of this user left on this machine."""
     removals = remove(inventory(settings), deadline=deadline)
+    report(removals)
+    return removals
+
+
+def report(removals: Iterable[Removal]) -> None:
+    """Log what became of each."""
     for removal in removals:
         if removal.outcome == "failed":
             log.error("%s %s is left over and would not go: %s", removal.thing.kind, removal.thing.name, removal.why)
         else:
             log.warning("removed the %s %s, which was left over", removal.thing.kind, removal.thing.name)
-    return removals
 
 
 def sandboxes_among(removals: Iterable[Removal]) -> int:
-    """How many sandboxes the processes that were found belong to: each has a session of its own."""
-    return len({(r.thing.owner, r.thing.session) for r in removals if r.thing.kind == "process"})
+    """How many sandboxes the processes that were found belong to."""
+    return len({(r.thing.owner, r.thing.sandbox) for r in removals if r.thing.kind == "process"})
 
 
 def remove(
@@ -77,9 +86,9 @@ def remove(
         if deadline is not None and time.monotonic() > deadline:
             break
         try:
-            if _BY_KIND[thing.kind](Path(thing.name)):
+            if _BY_KIND[thing.kind](thing.name):
                 removals.append(Removal(thing, "removed"))
-        except OSError as error:
+        except (OSError, SandboxError) as error:
             removals.append(Removal(thing, "failed", str(error)))
     return removals
 
@@ -127,19 +136,25 @@ def _await_ends(pidfds: Iterable[int]) -> set[int]:
     return gone
 
 
-def _remove_group(path: Path) -> bool:
-    if not until(lambda: end_with_subgroups(path), DEATH_SECONDS, every=END_AGAIN_SECONDS):
+def _remove_group(name: str) -> bool:
+    if not until(lambda: end_with_subgroups(Path(name)), DEATH_SECONDS, every=END_AGAIN_SECONDS):
         raise OSError(f"what is in it is killed and still there {DEATH_SECONDS:g} s later")
     return True
 
 
-def _remove_folder(path: Path) -> bool:
+def _remove_network(name: str) -> bool:
+    bridge.find().disconnect(name)
+    return True
+
+
+def _remove_folder(name: str) -> bool:
+    path = Path(name)
     lock = _taken(path)
     if lock is None:
         return False
     try:
         for point in mounts_below(path):
-            _unmount(Path(point))
+            _unmount(point)
         # Through a mount that would not go, whatever is mounted there would be removed.
         if points := mounts_below(path):
             raise OSError(f"something is mounted at {points[0]}")
@@ -149,7 +164,8 @@ def _remove_folder(path: Path) -> bool:
     return True
 
 
-def _remove_socket(path: Path) -> bool:
+def _remove_socket(name: str) -> bool:
+    path = Path(name)
     lock = _taken(path.parent)
     if lock is None:
         return False
@@ -162,10 +178,10 @@ def _remove_socket(path: Path) -> bool:
     return True
 
 
-def _unmount(path: Path) -> bool:
-    if ctypes.CDLL(None, use_errno=True).umount2(os.fsencode(path), MNT_DETACH) != 0:
+def _unmount(name: str) -> bool:
+    if ctypes.CDLL(None, use_errno=True).umount2(os.fsencode(name), MNT_DETACH) != 0:
         code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code), str(path))
+        raise OSError(code, os.strerror(code), name)
     return True
 
 
@@ -176,9 +192,10 @@ def _taken(path: Path) -> int | None:
         return None
 
 
-_BY_KIND: dict[str, Callable[[Path], bool]] = {
-    "group": _remove_group,
+_BY_KIND: dict[str, Callable[[str], bool]] = {
     "mount": _unmount,
+    "group": _remove_group,
+    "network": _remove_network,
     "socket": _remove_socket,
     "folder": _remove_folder,
 }

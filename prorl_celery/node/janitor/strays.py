@@ -1,4 +1,4 @@
-"""The janitor ends the sandboxes of this node that no live job names, and counts them.
+"""The janitor ends the sandboxes of this node that no live job names, and counts those that would not go in time.
 
 A sandbox belongs to a claim of a job and, once it is committed, to the job. The stage that made it ends it; what is
 left when a worker was killed, or when a job was cancelled between two stages, is found here.
@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 from prorl_celery.errors import SandboxError
 from prorl_celery.jobs.store import JobStore
+from prorl_celery.node.janitor.counter import LeakCounter
 from prorl_celery.sandbox.client import KeeperClient
 from prorl_celery.settings import Settings
 
@@ -25,44 +27,53 @@ LEAKED_SECONDS = 30.0
 
 
 class Janitor:
-    """Compares what the keeper has with what the store says is live."""
+    """Compares what the keeper has with what the store says is live. Raises of every method: `StoreError`,
+    `SandboxError`; the next round tries again.
+    """
 
-    def __init__(self, store: JobStore, keeper: KeeperClient, settings: Settings) -> None:
+    def __init__(
+        self,
+        store: JobStore,
+        keeper: KeeperClient,
+        settings: Settings,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._store = store
         self._keeper = keeper
         self._node = settings.node
-        self._strays: dict[str, float] = {}
-        self.leaked = 0
+        self._clock = clock
+        self._counter = LeakCounter(settings)
+        self._since: dict[str, float] = {}
+        self._leaked: set[str] = set()
 
-    def sweep(self) -> None:
-        """One round. Raises `StoreError`, `SandboxError`; the next round tries again."""
+    def find(self) -> list[dict[str, Any]]:
+        """The sandboxes that no live job names, as the keeper lists them."""
         # The keeper first: a sandbox made after this list is not judged by an older list of jobs.
         sandboxes = self._keeper.list()
         if not sandboxes:
-            self._strays.clear()
-            return
+            return []
         live = self._store.live_on(self._node)
-        strays = [s for s in sandboxes if s["age_s"] >= YOUNG_SECONDS and not _wanted(s, live.get(s["job_id"]))]
-        now = time.monotonic()
-        self._strays = {s["sandbox_id"]: self._strays.get(s["sandbox_id"], now) for s in strays}
-        for stray in strays:
-            self._end(stray, now)
+        return [s for s in sandboxes if s["age_s"] >= YOUNG_SECONDS and not _wanted(s, live.get(s["job_id"]))]
 
-    def _end(self, stray: dict[str, Any], now: float) -> None:
-        name = stray["sandbox_id"]
-        log.info(
-            "ending sandbox %s: claim %s of job %s is not live here",
-            name,
-            stray["fence"],
-            stray["job_id"],
-        )
-        if now - self._strays[name] > LEAKED_SECONDS:
-            self.leaked += 1
-            self._strays[name] = now
-        try:
-            self._keeper.stop(name)
-        except SandboxError as error:
-            log.error("sandbox %s would not end: %s", name, error)
+    def sweep(self) -> None:
+        """One round."""
+        strays = self.find()
+        now = self._clock()
+        self._since = {s["sandbox_id"]: self._since.get(s["sandbox_id"], now) for s in strays}
+        self._leaked &= self._since.keys()
+        for stray in strays:
+            name = stray["sandbox_id"]
+            log.info("ending sandbox %s: claim %s of job %s is not live here", name, stray["fence"], stray["job_id"])
+            # The keeper counts those that it cannot end by itself.
+            if now - self._since[name] > LEAKED_SECONDS and name not in self._leaked and not stray["stuck"]:
+                log.error("sandbox %s has outlived job %s by %g s", name, stray["job_id"], LEAKED_SECONDS)
+                self._leaked.add(name)
+                self._counter.add(1)
+            try:
+                # Not waited for: one that will not end must not hold up the others, nor this process's other duties.
+                self._keeper.begin_stop(name)
+            except SandboxError as error:
+                log.error("sandbox %s could not be ended: %s", name, error)
 
 
 def _wanted(sandbox: dict[str, Any], job: tuple[int, frozenset[str]] | None) -> bool:

@@ -1,4 +1,5 @@
-"""What of ours is on this machine: processes, control groups, mounts, sockets, folders, and whether each is anybody's.
+"""What of ours is on this machine, each with whether it is still anybody's: processes, mounts, control groups,
+sockets, folders, and what a bridge knows of sandboxes.
 
 Everything is found by a label that it carries or by the lock that its owner holds (`sandbox.owner`, `folders`), and
 only what belongs to this user: root does not look after others' services. Nothing here changes anything.
@@ -12,95 +13,33 @@ import socket
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from prorl_celery import folders
+from prorl_celery.node.janitor.processes import processes
+from prorl_celery.node.janitor.thing import FATES, Thing
 from prorl_celery.sandbox.cgroups.left import of_keepers
-from prorl_celery.sandbox.owner import LABEL, VARIABLE, Owner, owner_in
+from prorl_celery.sandbox.owner import owner_in
+from prorl_celery.sandbox.singularity import bridge
 from prorl_celery.settings import Settings
-
-Kind = Literal["process", "group", "mount", "socket", "folder"]
-Fate = Literal["lives", "left", "unknown"]
-
-FATES: dict[str, Fate] = {"lives": "lives", "dead": "left", "unknown": "unknown"}
-"""What becomes of an owner's things."""
 
 YOUNG_SECONDS = 60.0
 """A service's directory this young may be one that is about to be locked."""
 
-_INSTANCE = re.compile(rb"(?:Apptainer|Singularity) instance: [^\[]*\[(prorl-[^\]]*)\]")
-"""What the process that holds an instance is called; its end is the instance's."""
-_TITLE = re.compile(rb"\w+ instance: [^\[]*\[prorl-init-")
-"""What Apptainer and Singularity call the process that holds an instance; the name is ours (`singularity.registry`)."""
-_TITLE_VARIABLE = b"_WRAPPER_ARG0="
-"""Where the first process of an instance has the title, too."""
 _ESCAPE = re.compile(r"\\([0-7]{3})")
-
-
-@dataclass(frozen=True, slots=True)
-class Thing:
-    """Something of ours. `fate`: it has a living owner, is left over, or its owner cannot be seen from here."""
-
-    kind: Kind
-    name: str
-    """A pid, or a path."""
-    fate: Fate
-    owner: Owner | None = None
-    """The keeper that a process names."""
-    session: int = 0
-    """A process's session: each sandbox has one of its own."""
 
 
 def inventory(settings: Settings) -> list[Thing]:
     """Everything of this user's, of all its services, in an order in which it can be removed."""
     files = list(_files(settings))
-    mounts = _mounts([Path(f.name) for f in files if f.kind == "folder" and f.fate == "left"])
-    groups = [Thing("group", str(path), FATES[owner.fate], owner) for path, owner in of_keepers()]
-    return [*processes(), *groups, *mounts, *files]
-
-
-def processes() -> Iterator[Thing]:
-    """Sandboxes' processes that carry a label of this user's."""
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        owner = owner_of(int(entry.name))
-        if owner is None or owner.uid != os.geteuid():
-            continue
-        try:
-            session = os.getsid(int(entry.name))
-        except ProcessLookupError:
-            continue
-        yield Thing("process", entry.name, FATES[owner.fate], owner, session)
-
-
-def owner_of(pid: int) -> Owner | None:
-    """The keeper whose label a process carries in its arguments, its title or its environment; None for others and for
-    zombies.
-    """
-    arguments = _proc(pid, "cmdline").split(b"\0")
-    # `bash -c SCRIPT LABEL`: not in any place, or whoever looks for a label by `pgrep` would be taken for a sandbox.
-    for flag, _, name in zip(arguments, arguments[1:], arguments[2:], strict=False):
-        if flag == b"-c" and LABEL.fullmatch(name):
-            return owner_in(name)
-    instance = _INSTANCE.match(arguments[0])
-    if instance is not None:
-        return owner_in(instance[1])
-    if _TITLE.match(arguments[0]):
-        return owner_in(arguments[0])
-    mark = f"{VARIABLE}=".encode()
-    for variable in _proc(pid, "environ").split(b"\0"):
-        if variable.startswith(mark) or _TITLE.match(variable.removeprefix(_TITLE_VARIABLE)):
-            return owner_in(variable)
-    return None
+    left = [Path(file.name) for file in files if file.kind == "folder" and file.fate == "left"]
+    return [*processes(), *_groups(), *_networks(), *_mounts(left), *files]
 
 
 def run_dirs(settings: Settings) -> list[Path]:
     """Where this user's services keep their sockets: as set, and where services without that setting do."""
     found = {settings.run_dir.absolute(): None}
-    for place in _temporary():
+    for place in temporary():
         form = re.compile(rf"prorl-{os.geteuid()}(-[0-9a-f]{{10}})?")
         found.update(dict.fromkeys(path for path in folders.own_folders(place) if form.fullmatch(path.name)))
     return list(found)
@@ -128,6 +67,18 @@ def mounts_below(path: Path) -> list[str]:
     return found[::-1]
 
 
+def _groups() -> Iterator[Thing]:
+    for folder, owner in of_keepers():
+        yield Thing("group", str(folder), FATES[owner.fate], owner)
+
+
+def _networks() -> Iterator[Thing]:
+    for name in bridge.noted():
+        owner = owner_in(name.encode())
+        if owner is not None and owner.uid == os.geteuid():
+            yield Thing("network", name, FATES[owner.fate], owner)
+
+
 def _files(settings: Settings) -> Iterator[Thing]:
     """Sockets before the folders that they are in."""
     seen: set[Path] = set()
@@ -140,7 +91,7 @@ def _files(settings: Settings) -> Iterator[Thing]:
             yield from _sockets(place)
         if run_dir != settings.run_dir.absolute() and _is_nobodys(run_dir):
             yield Thing("folder", str(run_dir), "left")
-    for place in _temporary():
+    for place in temporary():
         yield from _made(place, seen)
 
 
@@ -175,12 +126,5 @@ def _mounts(left: Iterable[Path]) -> Iterator[Thing]:
         yield from (Thing("mount", point, "left") for point in mounts_below(path))
 
 
-def _temporary() -> list[Path]:
+def temporary() -> list[Path]:
     return list(dict.fromkeys((Path(tempfile.gettempdir()), Path("/tmp"))))
-
-
-def _proc(pid: int, name: str) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/{name}").read_bytes()
-    except OSError:
-        return b""

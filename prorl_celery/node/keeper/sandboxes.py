@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 
 from prorl_celery.errors import SandboxError
+from prorl_celery.node.janitor.counter import LeakCounter
 from prorl_celery.node.keeper.admission import Admissions
 from prorl_celery.node.keeper.entry import Entry, Started
 from prorl_celery.node.keeper.instances import InstanceStart
@@ -52,6 +53,7 @@ class Sandboxes:
         self.kernels = Kernels(settings, loop)
         self.starts = 0
         self.stops = 0
+        self._leaks = LeakCounter(settings)
         self.leaked = 0
         """Sandboxes that would not end when they were told to, or that a dead keeper left; counted once each."""
 
@@ -253,10 +255,15 @@ class Sandboxes:
         else:  # the start of an instance that has ended by now; its end is the entry's
             entry.work.kill()
 
+    def count_leaked(self, count: int) -> None:
+        """So many that would not end, or were found when their keeper was dead."""
+        self.leaked += count
+        self._leaks.add(count)
+
     def _is_stuck(self, entry: Entry) -> None:
         """It would not end: count it, and let another have its place. Only so many, or they would fill the machine."""
         entry.stuck = True
-        self.leaked += 1
+        self.count_leaked(1)
         log.error("sandbox %s of %s would not end; it is tried on", entry.sandbox_id, entry.spec.job_id)
         if self.stuck <= self._admissions.limit:
             self._admissions.sandbox_gone(entry.sandbox_id)

@@ -107,13 +107,15 @@ class Service:
         guard_pid: Callable[[], int] = lambda: 0,
         left: int = 0,
     ) -> None:
-        """`left`: sandboxes that keepers before this one left. Raises `SandboxError` when another has the place."""
+        """`left`: sandboxes that keepers before this one left.
+
+        Raises: `SandboxError` when another keeper has the place.
+        """
         self.settings = settings
         self.boot = boot
         self.loop = loop
         self.admissions = Admissions(settings.rollout_slots + settings.init_ahead, loop)
         self.sandboxes = Sandboxes(settings, boot, loop, self.admissions, guard_pid)
-        self.sandboxes.leaked = left
         self.attaches = 0
         self._operations: dict[str, Callable[[Connection, dict[str, Any]], None]] = {
             "status": self._status,
@@ -125,6 +127,7 @@ class Service:
             "stop": self._stop,
         }
         self._listener = Listener(wire.keeper_socket(settings), loop, lambda channel: Connection(self, channel))
+        self.sandboxes.count_leaked(left)
 
     def close(self) -> None:
         """Stop listening and begin to end every sandbox."""
@@ -139,6 +142,7 @@ class Service:
         operation(connection, message)
 
     def _status(self, connection: Connection, message: dict[str, Any]) -> None:
+        self.sandboxes.count_leaked(0)  # what could not be written down yet
         connection.send(
             {
                 "ok": True,
@@ -163,7 +167,7 @@ class Service:
 
     def _list(self, connection: Connection, message: dict[str, Any]) -> None:
         after = int(message.get("after", 0))
-        entries = self.sandboxes.live
+        entries = self.sandboxes.entries() if message.get("spares") else self.sandboxes.live
         page = [entry.listed() for entry in entries[after : after + PAGE]]
         connection.send({"ok": True, "sandboxes": page, "more": after + PAGE < len(entries)})
 

@@ -83,9 +83,7 @@ class Bridge:
 
     def disconnect_left_behind(self) -> int:
         """Undo what there is of keepers that are gone; how many sandboxes that were. Raises `SandboxError`."""
-        found = [path.name.removeprefix(_note("").name[: -len(INTERFACE) - 1]) for path in NOTES.glob(_note("*").name)]
-        left = [name.removesuffix(f"-{INTERFACE}") for name in found]
-        left = [name for name in left if (owner := owner_in(name.encode())) is not None and owner.fate == "dead"]
+        left = [name for name in noted() if (owner := owner_in(name.encode())) is not None and owner.fate == "dead"]
         for instance in left:
             self.disconnect(instance)
         return len(left)
@@ -121,6 +119,12 @@ class Bridge:
             raise SandboxError(f"{what} failed: {said}")
         answer = json.loads(done.stdout) if done.stdout.strip() else None
         return answer if isinstance(answer, dict) else before
+
+
+def noted() -> list[str]:
+    """The instances that the plugins' answers were noted for."""
+    found = [path.name.removeprefix(_note("").name[: -len(INTERFACE) - 1]) for path in NOTES.glob(_note("*").name)]
+    return [name.removesuffix(f"-{INTERFACE}") for name in found]
 
 
 def find() -> Bridge:
