@@ -20,16 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from prorl_celery.bench.report import BenchFailed
+from prorl_celery.bench.tools.companions import READY_SECONDS, companion
 from prorl_celery.bench.tools.ours import Place, attached
-from prorl_celery.node.pause import until
-from prorl_celery.node.prctl import die_with_parent
 from prorl_celery.sandbox.waiting import NeverCancelled
 from prorl_celery.tools.toolbox import Toolbox
 
 CELL = "1+1"
-READY_SECONDS = 60.0
-END_SECONDS = 10.0
-"""How long a gateway may take to end its kernels."""
 NO_HISTORY = "--HistoryManager.enabled=False"
 
 
@@ -170,37 +166,17 @@ class Gateway:
 @contextmanager
 def gateway(folder: str) -> Iterator[Gateway]:
     """A gateway on a loopback port, and a kernel of it."""
-    me, port = os.getpid(), _free_port()
+    port = _free_port()
     profile = Path(folder, ".ipython", "profile_default")
     profile.mkdir(parents=True, exist_ok=True)
     (profile / "ipython_kernel_config.py").write_text("c.HistoryManager.enabled = False\n")
-    server = subprocess.Popen(
-        [sys.executable, "-P", "-m", "kernel_gateway", "--ip=127.0.0.1", f"--port={port}", "--port_retries=0"],
-        env=_environment(folder),
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        preexec_fn=lambda: die_with_parent(me),
-    )
-    try:
-        if not until(lambda: server.poll() is not None or _listens(port), READY_SECONDS, every=0.01):
-            raise BenchFailed("the kernel gateway does not listen")
-        if server.poll() is not None:
-            raise BenchFailed(f"the kernel gateway ended with {server.returncode}")
-        with asyncio.Runner() as runner:
-            session, channels = runner.run(_connect(f"http://127.0.0.1:{port}"))
-            try:
-                yield Gateway(runner, channels)
-            finally:
-                runner.run(session.close())
-    finally:
-        server.terminate()
+    argv = [sys.executable, "-P", "-m", "kernel_gateway", "--ip=127.0.0.1", f"--port={port}", "--port_retries=0"]
+    with companion(argv, _environment(folder), folder, ready=lambda: _listens(port)), asyncio.Runner() as runner:
+        session, channels = runner.run(_connect(f"http://127.0.0.1:{port}"))
         try:
-            server.wait(timeout=END_SECONDS)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait(timeout=END_SECONDS)
+            yield Gateway(runner, channels)
+        finally:
+            runner.run(session.close())
 
 
 def lacks_gateway() -> str | None:

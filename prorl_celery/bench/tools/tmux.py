@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -16,14 +17,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from prorl_celery.bench.report import BenchFailed
+from prorl_celery.bench.tools.companions import READY_SECONDS, companion
 from prorl_celery.node.pause import until
-from prorl_celery.node.prctl import die_with_parent
 
 POLL_SECONDS = 0.5
 CLEAR_SECONDS = 0.1
 PANE = "1000"
 KEPT_LINES = "10000"
-START_SECONDS = 30.0
 CALL_SECONDS = 30.0
 PROMPT_END = "<prompt>"
 
@@ -31,8 +31,8 @@ PROMPT_END = "<prompt>"
 class Tmux:
     """One pane of a server of its own."""
 
-    def __init__(self, socket: Path) -> None:
-        self._program = ("tmux", "-S", str(socket), "-f", "/dev/null")
+    def __init__(self, place: Path) -> None:
+        self._program = ("tmux", "-S", str(place), "-f", "/dev/null")
         self._copied = 0
 
     @property
@@ -86,31 +86,24 @@ class Tmux:
 @contextmanager
 def tmux(folder: str) -> Iterator[Tmux]:
     """A server and its pane, in a folder that can hold the socket too."""
-    socket = Path(folder, ".tmux")  # hidden from `ls`
-    pane, me = Tmux(socket), os.getpid()
+    place = Path(folder, ".tmux")  # hidden from `ls`
+    pane = Tmux(place)
     environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LANG": "C.UTF-8", "HOME": folder}
-    server = subprocess.Popen(
-        ["tmux", "-D", "-S", str(socket), "-f", "/dev/null"],
-        env={**environment, "PS1": f"<$?{PROMPT_END}", "TERM": "screen"},
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        preexec_fn=lambda: die_with_parent(me),
-    )
-    try:
-        if not until(lambda: socket.exists() or server.poll() is not None, START_SECONDS, every=0.002):
-            raise BenchFailed("the tmux server did not start")
+    environment |= {"PS1": f"<$?{PROMPT_END}", "TERM": "screen"}
+    server = ["tmux", "-D", "-S", str(place), "-f", "/dev/null"]
+    with companion(server, environment, folder, ready=lambda: _listens(place)):
         pane.call("set-option", "-g", "history-limit", KEPT_LINES)
         pane.call("new-session", "-d", "-x", PANE, "-y", PANE, "-c", folder, "bash", "--norc", "--noprofile")
-        if not until(lambda: pane.look().endswith(PROMPT_END), START_SECONDS, every=0.002):
+        if not until(lambda: pane.look().endswith(PROMPT_END), READY_SECONDS, every=0.002):
             raise BenchFailed(f"no prompt in tmux, but {pane.look()[-200:]!r}")
         yield pane
-    finally:
-        server.kill()
-        server.wait(timeout=CALL_SECONDS)
 
 
 def lacks_tmux() -> str | None:
     """Why tmux cannot be measured here; None when it can."""
     return None if shutil.which("tmux") else "there is no tmux: install the package tmux"
+
+
+def _listens(place: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(place)) == 0
