@@ -2,7 +2,8 @@
 
 A job is given the backend of its model with the fewest live jobs for its weight, and keeps it while that will do. The
 count of a backend is the size of the set of its live jobs; a job leaves it in the script that ends the job or sends it
-back, so that the count cannot leak. All choosing is one script, `store/lua/backend_acquire.lua`.
+back, so that the count cannot leak. All choosing is one script, `store/lua/backend_acquire.lua`. A backend that joins,
+or comes back, with fewer jobs than the others have catches up by steps: it never gets more than twice its share.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from prorl_celery.store.scripts import Scripts
 
 Kind = Literal["vllm", "vllm_generate", "legacy", "chat"]
 BackendState = Literal["up", "draining", "down"]
+RECOUNT_PAGE = 500
 _URL = r"^https?://[^\s/?#]+[^\s?#]*$"
 
 
@@ -70,6 +72,9 @@ class Backend(BaseModel):
     max_model_len: int | None = None
     gives_ids: bool = False
     errors: int = 0
+    """Calls that failed for good: no reply, a broken one, nonsense. Not: those that it was too busy for."""
+    cache_hit_rate: float | None = None
+    """Part of the prompts' tokens that its prefix cache held, since it started; where it tells."""
 
 
 class BackendStatus(Backend):
@@ -116,6 +121,28 @@ class BackendRegistry:
             record = self._client.hget(self.keys("backends"), url)
         return Backend.model_validate_json(record) if record else None
 
+    def serving(self, urls: Sequence[str]) -> dict[str, Backend | None]:
+        """The backends of these urls, None for those that are not registered."""
+        with reaching_redis():
+            records = self._client.hmget(self.keys("backends"), list(urls)) if urls else []
+        return {
+            url: Backend.model_validate_json(record) if record else None
+            for url, record in zip(urls, records, strict=True)
+        }
+
+    def recount(self) -> int:
+        """Strike jobs from the backends' sets that are not theirs; how many. One page of a set at a time."""
+        with reaching_redis():
+            urls = [url.decode() for url in self._client.hkeys(self.keys("backends"))]
+        struck, page = 0, b"0"
+        for url in urls:
+            while True:
+                page, more = self._run("backend_recount", url, page, RECOUNT_PAGE)
+                struck += more
+                if page == b"0":
+                    break
+        return struck
+
     def set_state(self, url: str, state: BackendState) -> bool:
         """Take a backend out (`down`, `draining`) or back in (`up`). False when there is no such backend."""
         return self.change(url, state=state) is not None
@@ -128,14 +155,19 @@ class BackendRegistry:
         policy_version: int | None = None,
         max_model_len: int | None = None,
         gives_ids: bool | None = None,
+        cache_hit_rate: float | None = None,
         more_errors: int = 0,
     ) -> Backend | None:
-        """Change what is named, and add to the errors, in one step that keeps the rest. None: no such backend."""
+        """Change what is named, and add to the errors, in one step that keeps the rest. None: no such backend.
+
+        One that drains is gone when it goes down. Processes with jobs on it hear of it on the channel `backends`.
+        """
         fields = {
             "state": state,
             "policy_version": policy_version,
             "max_model_len": max_model_len,
             "gives_ids": gives_ids,
+            "cache_hit_rate": cache_hit_rate,
         }
         patch = json.dumps({name: value for name, value in fields.items() if value is not None})
         record = self._run("backend_change", url, patch, more_errors, secrets.token_hex(6))

@@ -24,6 +24,7 @@ one Redis, which the broker asks for anyway (no Redis Cluster). Times are intege
     results:trimmed         string   id of the last entry that was cut from the stream
     backends                hash     url -> record (JSON, see `scheduling/backends.py`)
     heap:<model>            zset     urls that may be given to jobs of a model; score: live jobs / weight
+    joining:<model>         hash     url of a backend that joined below the others' level -> its credit, in jobs
     assigned:<url>          set      live jobs that a backend is assigned to; its size is the assigned count
     nodes                   hash     "<node> <boot>" -> record (JSON)
     processes:<node> <boot> hash     stage process -> when its word lapses, and its record (JSON); expires
@@ -32,7 +33,7 @@ one Redis, which the broker asks for anyway (no Redis Cluster). Times are intege
     swept                   string   when leases were last looked at
 
 Channels: `done` (a job's id when it ends), `cancel` (a job's id), `event:<id>` (what happened to a job), `backends`
-(a model when a backend of it becomes usable).
+(a model when a backend of it becomes usable, a url when that backend was changed, went down or was removed).
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ FORMS = tuple(
         r"index:(completed|failed|cancelled|timed_out|(queued|running):(init|rollout|eval))",
         r"batch:[A-Za-z0-9._:-]+",
         r"queued:[0369]:.+",
-        r"(on|heap|assigned|processes):.+",
+        r"(on|heap|joining|assigned|processes):.+",
         r"leases|cancels|queues|passed|seq|expiry|results|results:trimmed|backends|nodes|nodes:seen|leader|swept",
     )
 )

@@ -17,7 +17,7 @@ from prorl_celery.settings import Settings
 from prorl_celery.store import scripts
 from prorl_celery.store.scripts import FOLDER
 
-OWN_REPLY = {"sweep_leases", "sweep_queues", "purge", "backend_remove"}
+OWN_REPLY = {"sweep_leases", "sweep_queues", "purge", "backend_remove", "backend_recount"}
 """Scripts whose second reply says that nothing was left to do."""
 
 RENEWS = {"heartbeat": "prorl:leases", "node_beat": "prorl:nodes:seen", "process_beat": "prorl:processes:n1 b1"}
@@ -124,6 +124,7 @@ def test_every_script_may_run_twice(twice: Twice, either_client: redis.Redis) ->
     held = backends.acquire("holds", rollout.fence, model="m", mode=None)
     assert held is not None
     backends.remove(held.url, "drain")
+    assert backends.recount() == 0
     store.finish(rollout, state="failed", finish_reason="error", worked_s=0)
     for backend in backends.list():
         backends.remove(backend.url, "now")

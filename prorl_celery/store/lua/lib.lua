@@ -65,6 +65,40 @@ local function place(job, node)
   job.on = node
 end
 
+-- Write down in the heap how many live jobs a backend has for its weight; nothing where it may be given to none.
+local function weigh_backend(record, url)
+  call('ZADD', key('heap', record.model), 'XX', call('SCARD', key('assigned', url)) / record.weight, url)
+end
+
+-- Let jobs be given to a backend. One that joins below the level of the others catches up by steps, see acquire.
+local function open_backend(record, url)
+  local heap, joining = key('heap', record.model), key('joining', record.model)
+  local score = call('SCARD', key('assigned', url)) / record.weight
+  if not call('ZSCORE', heap, url) then
+    for _, other in ipairs(call('ZRANGE', heap, 0, -1)) do
+      if call('HEXISTS', joining, other) == 0 then
+        if tonumber(call('ZSCORE', heap, other)) > score then call('HSET', joining, url, '0') end
+        break
+      end
+    end
+  end
+  call('ZADD', heap, score, url)
+end
+
+-- Let no more jobs be given to a backend.
+local function close_backend(record, url)
+  call('ZREM', key('heap', record.model), url)
+  call('HDEL', key('joining', record.model), url)
+end
+
+-- Forget a backend. A job that still names it finds at its next acquire that it is not of its set.
+local function forget_backend(record, url)
+  close_backend(record, url)
+  call('HDEL', key('backends'), url)
+  call('DEL', key('assigned', url))
+  call('PUBLISH', key('backends'), url)
+end
+
 -- Give the backend's slot back. A backend that was removed while in use goes with its last job.
 local function release_backend(job)
   if job.held ~= '1' then return end
@@ -76,11 +110,10 @@ local function release_backend(job)
   local record = call('HGET', key('backends'), url)
   if not record then return end
   record = cjson.decode(record)
-  local live = call('SCARD', assigned)
-  if record.removing and live == 0 then
-    call('HDEL', key('backends'), url)
+  if record.removing and call('SCARD', assigned) == 0 then
+    forget_backend(record, url)
   else
-    call('ZADD', key('heap', record.model), 'XX', live / record.weight, url)
+    weigh_backend(record, url)
   end
 end
 
