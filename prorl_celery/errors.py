@@ -30,6 +30,7 @@
          |   '- KeeperLost           the node's keeper is gone, and its sandboxes with it
          |- ToolError                tool: a tool broke (not: a command that failed, which is an observation)
          |- BackendError             backend: an inference backend failed, answered nonsense, or none came in time
+         |   |- BackendGone          it does not answer, broke off its reply, or was taken out: another may go on
          |   '- NoBackend            no backend of that model within PRORL_BACKEND_WAIT
          |- ContextOverflow          context_overflow: the prompt alone is too long for the model
          |- StageTimeout             timeout: the stage overran its deadline
@@ -223,6 +224,12 @@ class BackendError(StageError):
     ) -> None:
         super().__init__(message, job_id=job_id, stage=stage)
         self.url = url
+
+
+class BackendGone(BackendError):
+    """The backend does not answer, broke off its reply, fails every call, or was taken out. Nothing of the call is
+    kept, so that another backend of the same model can be asked the same.
+    """
 
 
 class NoBackend(BackendError):

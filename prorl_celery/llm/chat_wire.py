@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from prorl_celery.errors import BackendError
+from prorl_celery.errors import BackendError, BackendGone
 from prorl_celery.jobs.models import SamplingParams
 from prorl_celery.jobs.turns import ids_array, logprobs_array
 from prorl_celery.llm.endpoint import Endpoint
@@ -86,9 +86,9 @@ async def chat(loop: ModelLoop, endpoint: Endpoint, request: ChatRequest) -> Cha
         raise refusal(endpoint, PATH, error.status_code, error.response.headers, error.response.content) from error
     except openai.APIConnectionError as error:
         cause = error.__cause__ or error
-        raise Busy(BackendError(f"{endpoint.base}{PATH} did not answer: {cause}", url=endpoint.url)) from error
+        raise Busy(BackendGone(f"{endpoint.base}{PATH} did not answer: {cause}", url=endpoint.url)) from error
     except httpx2.HTTPError as error:
-        raise BackendError(f"{endpoint.base}{PATH} broke off its reply: {error}", url=endpoint.url) from error
+        raise BackendGone(f"{endpoint.base}{PATH} broke off its reply: {error}", url=endpoint.url) from error
     return _read(endpoint, request, bytes(data), time.monotonic() - started)
 
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import aiohttp
 
-from prorl_celery.errors import BackendError, ContextOverflow
+from prorl_celery.errors import BackendError, BackendGone, ContextOverflow
 from prorl_celery.jobs.models import SamplingParams
 from prorl_celery.llm.endpoint import Endpoint
 
@@ -110,20 +110,20 @@ async def post(
 ) -> bytes:
     """One POST; the body of a 2xx reply.
 
-    Raises: `Busy` when it may be repeated, `ContextOverflow` when the backend finds the prompt too long, else
-    `BackendError`.
+    Raises: `Busy` when it may be repeated, `ContextOverflow` when the backend finds the prompt too long, `BackendGone`
+    when the reply broke off, else `BackendError`.
     """
     url = endpoint.base + path
     headers = {"Content-Type": "application/json", "X-Request-Id": request_id, **endpoint.headers}
     try:
         response = await session.post(url, data=body, headers=headers, allow_redirects=False)
     except (aiohttp.ClientError, OSError) as error:
-        raise Busy(BackendError(f"{url} did not answer: {_named(error)}", url=endpoint.url)) from error
+        raise Busy(BackendGone(f"{url} did not answer: {_named(error)}", url=endpoint.url)) from error
     async with response:
         try:
             data = await _bounded(response, limit_bytes)
         except (aiohttp.ClientError, OSError) as error:
-            broken = BackendError(f"{url} broke off its reply: {_named(error)}", url=endpoint.url)
+            broken = BackendGone(f"{url} broke off its reply: {_named(error)}", url=endpoint.url)
             raise broken from error
         if data is None:
             raise BackendError(f"{url} answered more than {limit_bytes} bytes", url=endpoint.url)
@@ -154,9 +154,12 @@ def refusal(
     """What to raise for a reply that is not 2xx."""
     text = data[:4096].decode("utf-8", "replace").strip()
     said = text[:_EXPLAINED_CHARS]
-    error = BackendError(f"{endpoint.base}{path} answered {status}: {said}", url=endpoint.url)
+    message, wait = f"{endpoint.base}{path} answered {status}: {said}", _retry_after(headers)
+    error = BackendError(message, url=endpoint.url)
+    if status >= 500 and wait is None:
+        return Busy(BackendGone(message, url=endpoint.url))
     if status == 429 or status >= 500:
-        return Busy(error, _retry_after(headers))
+        return Busy(error, wait)
     if status in {400, 413, 422} and any(hint in text.lower() for hint in _TOO_LONG):
         return ContextOverflow(f"the backend finds the prompt too long: {said}")
     return error
