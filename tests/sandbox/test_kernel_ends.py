@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -268,11 +269,19 @@ def test_no_socket_of_a_kernel_has_a_name(keeper: KeeperProcess, live: LiveSandb
 
 
 def test_a_keeper_lets_go_of_the_sockets_with_the_sandbox(keeper: KeeperProcess, start: Callable[..., LiveSandbox]):
-    start(kernel=True).stop()
-    before = len(list(Path(f"/proc/{keeper.process.pid}/fd").iterdir()))
-    for _ in range(3):
-        start(kernel=True).stop()
-    assert len(list(Path(f"/proc/{keeper.process.pid}/fd").iterdir())) == before
+    def held() -> int:
+        names = []
+        for path in Path(f"/proc/{keeper.process.pid}/fd").iterdir():
+            with suppress(OSError):  # closed meanwhile
+                names.append(path.readlink().name)
+        return names.count("kernel (deleted)")
+
+    before = held()
+    sandboxes = [start(kernel=True) for _ in range(2)]
+    assert held() == before + 3 * len(sandboxes)
+    for sandbox in sandboxes:
+        sandbox.stop()
+    assert held() == before
 
 
 def test_a_worker_out_of_descriptors_is_told_so_and_loses_none(keeper: KeeperProcess, sandbox: LiveSandbox):

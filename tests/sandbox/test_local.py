@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 
 from kernel_sandboxes import SECONDS, kernel_settings
@@ -38,4 +40,15 @@ def test_a_local_sandbox_has_kernels_and_they_end_with_it(tmp_path):
         pid = int(sandbox.kernel.run("import os; os.getpid()", timeout=SECONDS).output)
         assert pid != int(told[1])
         sandbox.stop()
-        assert not Path(f"/proc/{pid}").exists()
+        deadline = time.monotonic() + SECONDS
+        while is_alive(pid):
+            assert time.monotonic() < deadline
+            threading.Event().wait(0.02)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether it runs; one that was killed may not have been waited for yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
