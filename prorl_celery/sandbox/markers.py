@@ -2,9 +2,7 @@
 
 A command is one line, `eval $'...'` with every awkward byte escaped, so that quotes left open, here-documents and
 newlines are eval's business and never leave the terminal at a continuation prompt. Its standard input is empty. Its
-end is a marker in what the terminal says, which carries a nonce of the sandbox and the id of the command. It also says
-when the shell was through with the line but never ran the command: `eval` is a function of the agent's by now, or no
-descriptor was to be had for the command's input.
+end is a marker in what the terminal says: the prompt, which carries a nonce of the sandbox and the id of the command.
 """
 
 from __future__ import annotations
@@ -17,17 +15,41 @@ SHELL_STARTED = b"shell"
 """The id in a new shell's first marker; its status is that of the shell before it."""
 MARKER_BYTES = 8 << 10
 """Longest marker: a path and some digits."""
+TRACE = b"PS1=''"
+UNEXPANDED = b"${__p_id-}"
+TROUBLE = b"evx"
+"""Options of bash that would end the shell, or have it talk about our own lines."""
 
 
-class Ended(NamedTuple):
-    """A marker: which command ended (or that a new shell stands), its exit code, the working directory."""
+class Marker(NamedTuple):
+    """A prompt of the agent's shell."""
 
     command_id: bytes
+    """The command whose line was gone through last; of a new shell `SHELL_STARTED`."""
+    ran: bytes
+    """The command that was begun last; another if there was no descriptor for its input, or `eval` is not what it was.
+    Of a new shell its pid.
+    """
     status: int
+    """Exit code of the last line that was gone through."""
+    now: int
+    """`$?`: the exit code, if the line was given up half-way."""
+    flags: bytes
     cwd: str
-    was_run: bool
-    by_prompt: bool
-    """The marker is the prompt, since the line was given up: what the line does at its end is still to be done."""
+    disturbed: bool
+    """The agent's own prompt command is in the way."""
+    given_up: bool = False
+    """The line was given up half-way; `status` is what `now` says."""
+
+    @property
+    def untidy(self) -> bool:
+        """What the command did to the shell would disturb the commands to come."""
+        return self.disturbed or self.flags.translate(None, TROUBLE) != self.flags
+
+    @property
+    def traced(self) -> bool:
+        """The shell has talked about our line (`set -x`): the last line is `TRACE`."""
+        return b"x" in self.flags
 
 
 class Markers:
@@ -37,11 +59,8 @@ class Markers:
         self._opening = b"\x02" + nonce.encode() + b":"
         self._closing = b"\x03" + nonce.encode() + b"\x04"
 
-    def scan(self, data: bytes, wanted: tuple[bytes, ...], output: CappedOutput) -> tuple[Ended | None, bytes]:
-        """Move what is plain output to `output`; return the first marker of a wanted id, and what is left to look at.
-
-        Markers of other ids are of commands for which nobody waits any more: they are dropped.
-        """
+    def scan(self, data: bytes, output: CappedOutput) -> tuple[Marker | None, bytes]:
+        """Move what is plain output to `output`; return the first marker, and what is left to look at."""
         while True:
             start = data.find(self._opening)
             if start < 0:
@@ -61,10 +80,13 @@ class Markers:
             start = data.rfind(self._opening, start, end)
             if start:
                 output.add(data[:start])
-            parts = data[start + len(self._opening) : end].split(b":", 3)
+            parts = data[start + len(self._opening) : end].split(b":", 5)
             data = data[end + len(self._closing) :]
-            if len(parts) == 4 and parts[0].removesuffix(b"-") in wanted:
-                return _ended(*parts), data
+            # The prompt's text itself, printed by `set -x` or by the agent, is no prompt.
+            if len(parts) == 6 and parts[2] != UNEXPANDED:
+                status, command_id, ran, now, flags, rest = parts
+                cwd, _, disturber = rest.rpartition(b"\x03")
+                return Marker(command_id, ran, _code(status), _code(now), flags, as_text(cwd), bool(disturber)), data
 
     def _may_begin(self, data: bytes) -> int:
         """Where a marker may have begun at the very end of `data`; the end when none has."""
@@ -72,28 +94,21 @@ class Markers:
         return start if start >= 0 and self._opening.startswith(data[start:]) else len(data)
 
 
-def _ended(name: bytes, ran: bytes, status: bytes, cwd: bytes) -> Ended:
-    command_id = name.removesuffix(b"-")
-    return Ended(
-        command_id,
-        int(status) if status.isdigit() else 0,
-        as_text(cwd),
-        was_run=name == command_id and ran != command_id + b"-",
-        by_prompt=not ran and command_id != SHELL_STARTED,
-    )
+def _code(digits: bytes) -> int:
+    return int(digits) if digits.isdigit() else 0
 
 
-def command_line(command: str, command_id: bytes, *, status: int, mend: bool) -> bytes:
+def command_line(command: str, command_id: bytes, *, status: int, tidy: bool) -> bytes:
     """The line that runs a command.
 
-    `status` is what `$?` is at first: the exit code of the command before. `mend` makes good first what that one may
-    have done to the shell, when the end of its line was not reached.
+    `status` is what `$?` is at first: the exit code of the command before. `tidy` puts right first what that one may
+    have done to the shell.
     """
-    first = b"__prorl_mend;" if mend else b""
-    was = b";__prorl_was %d&&:" % status if status else b""
-    run = b"\\eval $'__prorl_id=%b%b\\012%b' <&247" % (command_id, was, quote_command(command))
-    end = b'{ __prorl_end "$?" %b;} 2>&247;[[ -t 2 ]]||__prorl_mend' % command_id
-    return b"%b__prorl_id=%b-;%b;%b\n" % (first, command_id, run, end)
+    first = b"{ __p_tidy;} 2>/dev/null;" if tidy else b""
+    was = b";__p_was %d&&:" % status if status else b""
+    return b"%b\\eval $'__p_id=%b%b\\012%b' <&247 >&2 2>&1;PS1=$__p_a$?:%b$__p_z\n" % (
+        first, command_id, was, quote_command(command), command_id,
+    )  # fmt: skip
 
 
 _ESCAPES = {byte: f"\\{byte:03o}".encode() for byte in (ord("\\"), *range(32), 127, *b"'!")}

@@ -51,6 +51,18 @@ class CappedOutput:
         self._head_limit = len(self._head)
         self._dropped += count
 
+    def cut_last_line(self, mark: bytes) -> None:
+        """Take back the last line, if `mark` is in it."""
+        end = b"".join(self._tail) or bytes(self._head)
+        start = end.rfind(b"\n", 0, max(0, len(end) - 1)) + 1
+        if mark not in end[start:]:
+            return
+        if self._tail:
+            self._tail = deque([end[:start]])
+            self._tail_bytes = start
+        else:
+            del self._head[start:]
+
     @property
     def omitted_bytes(self) -> int:
         """How many bytes between head and tail were not kept. Text that was written over is not counted."""
@@ -58,6 +70,9 @@ class CappedOutput:
 
     def text(self) -> str:
         """Head and tail as text; where bytes are missing, a line between them says how many."""
+        if not self._tail and not self._dropped:
+            self.moved_bytes += len(self._head)
+            return as_text(bytes(self._head)) if self._head else ""
         omitted = self.omitted_bytes
         tail = b"".join(self._tail)[max(0, self._tail_bytes - self._tail_limit) :]
         self.moved_bytes += self._tail_bytes + len(tail) + len(self._head)

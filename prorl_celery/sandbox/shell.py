@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import secrets
 from time import monotonic
+from typing import NamedTuple
 
 from prorl_celery.errors import SandboxError
 from prorl_celery.sandbox.base import CancelSignal, CommandResult
 from prorl_celery.sandbox.control import Control
-from prorl_celery.sandbox.markers import SHELL_STARTED, Ended, Markers, command_line
+from prorl_celery.sandbox.markers import SHELL_STARTED, TRACE, Marker, Markers, command_line
 from prorl_celery.sandbox.output import CappedOutput
 from prorl_celery.sandbox.terminal import INTERRUPT, Terminal
 
@@ -25,7 +26,9 @@ KILL_SECONDS = 1.0
 """How long the shell may take to come back after each harder step."""
 SEND_SECONDS = 30.0
 """How long the shell may take to read a long command's line beyond the command's time-out."""
+TIDY_SECONDS = 5.0
 RESTART_SECONDS = 10.0
+SYNCHRONISE_TRIES = 3
 FORCE = (
     ("", INTERRUPT_SECONDS),
     ("interrupt", KILL_SECONDS),
@@ -35,6 +38,15 @@ FORCE = (
 """Requests to the first process after a time-out, each with the seconds it is given. The first is ^C alone."""
 FIRST_TEND_SECONDS = 1.0
 """When the first process is asked to look after the shell; then after 4, 16, ... seconds. See `init.sh`."""
+
+
+class _Run(NamedTuple):
+    """How a command went."""
+
+    output: CappedOutput
+    marker: Marker
+    was_run: bool
+    timed_out: bool
 
 
 class PtyShell:
@@ -48,12 +60,14 @@ class PtyShell:
         self._control = control
         self._cancel = cancel
         self._output_bytes = output_bytes
-        self._id_base = secrets.token_hex(4).encode()
+        self._id_base = secrets.token_hex(2).encode()
         self._commands = 0
         self._cwd = workdir
         self._status = 0
-        self._to_mend = False
-        self._restarted = False
+        self._ran: bytes | None = None
+        """What the last marker said was begun last."""
+        self._shell_pid = b""
+        self._restarted = self._nudged = False
         self._carry = b""
         self.bytes_moved = 0
         """Bytes of output copied within this process so far, beyond reading them; see `bytes_read`."""
@@ -71,22 +85,26 @@ class PtyShell:
             return CommandResult(
                 output="bash: a command cannot contain a NUL byte\n", exit_code=2, cwd=self._cwd, duration_s=0.0
             )
-        self._restarted = False
-        output, ended, timed_out = self._execute(command, started + timeout)
-        for remedy in (self._mend, self._replace):
-            if ended.was_run:
-                break
+        self._restarted = self._nudged = False
+        output, marker, was_run, timed_out = self._execute(command, started + timeout)
+        for remedy in () if was_run else (self._tidy, self._replace):
             remedy()
-            output, ended, timed_out = self._execute(command, monotonic() + timeout)
-        if not ended.was_run:
+            output, marker, was_run, timed_out = self._execute(command, monotonic() + timeout)
+            if was_run:
+                break
+        if not was_run:
             raise SandboxError(f"the sandbox's shell runs no commands: {output.text()!r}")
-        self._status, self._cwd = ended.status, ended.cwd
+        self._status, self._cwd = marker.status, marker.cwd
+        if (marker.untidy or marker.given_up or self._nudged) and not timed_out:
+            self._cwd = self._tidy()
+        if marker.traced:
+            output.cut_last_line(TRACE)
         text = output.text()
         self.bytes_moved += output.moved_bytes
         return CommandResult(
             output=text,
-            exit_code=None if timed_out else ended.status,
-            cwd=ended.cwd,
+            exit_code=None if timed_out else marker.status,
+            cwd=self._cwd,
             duration_s=monotonic() - started,
             timed_out=timed_out,
             omitted_bytes=output.omitted_bytes,
@@ -97,90 +115,123 @@ class PtyShell:
         """Wait for a new sandbox's first prompt. Raises `SandboxError` with what the terminal said instead."""
         output = CappedOutput(4 << 10)
         try:
-            ended = self._read_until((SHELL_STARTED,), output, monotonic() + timeout)
+            marker = self._await((), output, monotonic() + timeout)
         except SandboxError as error:
             said = " ".join(output.text().split())
             raise SandboxError(f"the sandbox ended while it started: {said or error}") from error
-        if ended is None:
+        if marker is None:
             raise SandboxError(f"the sandbox's shell did not start within {timeout:g} s: {output.text()!r}")
 
-    def _execute(self, command: str, deadline: float) -> tuple[CappedOutput, Ended, bool]:
-        """What the command printed, how it ended, and whether it had to be made to."""
+    def _execute(self, command: str, deadline: float) -> _Run:
+        before = self._ran
         command_id = self._send(command)
         output = CappedOutput(self._output_bytes)
-        ended = self._read_until((command_id, SHELL_STARTED), output, deadline)
-        if ended is None and self._terminal.is_sending:
+        marker = self._await((command_id,), output, deadline, nudge=True)
+        if marker is None and self._terminal.is_sending:
             # Half a line in the terminal would become part of the next; a command not yet sent has not begun.
             deadline = monotonic() + SEND_SECONDS
-            ended = self._read_until((command_id, SHELL_STARTED), output, deadline)
-        if ended is not None and ended.command_id == SHELL_STARTED:
-            ended = self._ended_with_its_shell(ended, command_id, output, deadline)
-        if ended is None:
-            return output, self._end_by_force(command_id, output)._replace(was_run=True), True
-        return output, ended, False
+            marker = self._await((command_id,), output, deadline)
+        if marker is not None and marker.command_id == SHELL_STARTED:
+            marker = self._ended_with_its_shell(marker, command_id, output, deadline)
+        if marker is None:
+            return _Run(output, self._end_by_force(command_id, output), was_run=True, timed_out=True)
+        return _Run(output, marker, was_run=marker.command_id != command_id or marker.ran != before, timed_out=False)
 
-    def _send(self, command: str, *, interrupt: bool = False) -> bytes:
+    def _send(self, command: str, *, tidy: bool = False, behind: bytes = b"") -> bytes:
         self._commands += 1
         command_id = b"%b%d" % (self._id_base, self._commands)
-        line = command_line(command, command_id, status=self._status, mend=self._to_mend)
-        self._to_mend = False
+        line = command_line(command, command_id, status=self._status, tidy=tidy)
         self._terminal.set_modes()
-        # bash may take the next character with the interrupt.
-        self._terminal.send(INTERRUPT + b"\n" + line if interrupt else line)
+        self._terminal.send(behind + line if behind else line)
         return command_id
 
     def _ended_with_its_shell(
-        self, ended: Ended, command_id: bytes, output: CappedOutput, deadline: float
-    ) -> Ended | None:
+        self, started: Marker, command_id: bytes, output: CappedOutput, deadline: float
+    ) -> Marker | None:
         """A new shell stands. Was the command read by the old one, or is it the new one that runs it? None as ever."""
-        # The new shell may have been given a piece of the line, to be forgotten before more stands behind it.
-        in_pieces = self._terminal.is_sending
-        probe = self._send(":", interrupt=in_pieces)
+        if self._terminal.is_sending:
+            # The new shell was given a piece of the line, to be forgotten before more stands behind it.
+            self._terminal.send(INTERRUPT)
+            self._synchronise()
+            return started
+        probe = self._send(":")
         deadline = max(deadline, monotonic() + KILL_SECONDS)
-        later = self._read_until((command_id, probe, SHELL_STARTED), output, deadline)
-        return ended if in_pieces or (later is not None and later.command_id == probe) else later
+        marker = self._await((command_id, probe), output, deadline)
+        if marker is None:
+            return None
+        if probe in (marker.command_id, marker.ran):
+            return started
+        self._await((probe,), CappedOutput(0), monotonic() + KILL_SECONDS)
+        return marker
 
-    def _end_by_force(self, command_id: bytes, output: CappedOutput) -> Ended:
+    def _end_by_force(self, command_id: bytes, output: CappedOutput) -> Marker:
         """Bring the shell back to its prompt, by the gentlest step that does it."""
         self._terminal.send(b"")
+        self._terminal.set_modes()
         for operation, patience in FORCE:
             if operation:
                 self._control.request(operation)
-            wanted: tuple[bytes, ...] = (command_id, SHELL_STARTED)
             if operation in ("", "interrupt"):
-                # After a kill too: the shell would go on with the rest of the command. What stands behind the
-                # interrupt is reached when the command is over, and only then will no interrupt hit the next one.
-                wanted = (*wanted, self._send(":", interrupt=True))
-            ended = self._read_until(wanted, output, monotonic() + patience)
-            if ended is None:
-                continue
-            if ended.command_id in wanted[1:] or self._read_until(wanted[1:], CappedOutput(0), patience + monotonic()):
-                return ended
+                # After a kill too: the shell would go on with the rest of the command.
+                self._terminal.send(INTERRUPT)
+            marker = self._await((command_id,), output, monotonic() + patience)
+            if marker is not None and (operation not in ("", "interrupt") or self._synchronise()):
+                return marker
         raise SandboxError("the sandbox's shell could not be brought back after a time-out")
 
-    def _mend(self) -> None:
-        """Have the shell mend itself before the next command."""
-        self._to_mend = True
+    def _synchronise(self) -> bool:
+        """Make sure that no interrupt is on its way which would hit the next command."""
+        for _ in range(SYNCHRONISE_TRIES):
+            # bash may lose a character to an interrupt that comes while it reads.
+            probe = self._send(":", tidy=True, behind=b"\n")
+            if self._await((probe,), CappedOutput(0), monotonic() + KILL_SECONDS) is not None:
+                return True
+        return False
 
-    def _replace(self) -> None:
-        """Have a new shell in place of one that runs no commands any more."""
+    def _tidy(self) -> str:
+        """Put right what a command did to the shell, or have a new one where that fails; its working directory."""
+        probe = self._send(":", tidy=True)
+        marker = self._await((probe,), CappedOutput(0), monotonic() + TIDY_SECONDS)
+        if marker is None or marker.given_up or marker.ran not in (probe, self._shell_pid):
+            return self._replace()
+        return marker.cwd
+
+    def _replace(self) -> str:
+        """Have a new shell in place of one that is of no use any more; its working directory."""
         self._control.request("restart")
-        if self._read_until((SHELL_STARTED,), CappedOutput(0), monotonic() + RESTART_SECONDS) is None:
+        marker = self._await((), CappedOutput(0), monotonic() + RESTART_SECONDS)
+        if marker is None:
             raise SandboxError("the sandbox's shell runs no commands, and could not be replaced")
+        return marker.cwd
 
-    def _read_until(self, wanted: tuple[bytes, ...], output: CappedOutput, deadline: float) -> Ended | None:
-        """Read (and send what waits) until a marker of a wanted id; None at the deadline."""
+    def _await(
+        self, wanted: tuple[bytes, ...], output: CappedOutput, deadline: float, *, nudge: bool = False
+    ) -> Marker | None:
+        """Read (and send what waits) until a marker of a wanted command or a new shell; None at the deadline.
+
+        After a syntax error bash may show its last prompt again. With `nudge` an unexpected prompt is answered by an
+        empty line, which brings the right one.
+        """
         tend_after = FIRST_TEND_SECONDS
         tend_at = monotonic() + tend_after
         data: bytes | None = b""
         while True:
-            if data or self._carry:
-                ended, self._carry = self._markers.scan(self._carry + (data or b""), wanted, output)
-                if ended is not None:
-                    self._to_mend = ended.by_prompt
-                    if ended.command_id == SHELL_STARTED:
-                        self._restarted, self._status = True, 0
-                    return ended
+            while data or self._carry:
+                marker, self._carry = self._markers.scan(self._carry + (data or b""), output)
+                if marker is None:
+                    break
+                data = b""
+                self._ran = marker.ran
+                if marker.command_id in wanted:
+                    return marker
+                if marker.ran in wanted:
+                    return marker._replace(status=marker.now, given_up=True)
+                if marker.command_id == SHELL_STARTED and marker.ran != self._shell_pid:
+                    self._shell_pid, self._restarted, self._status = marker.ran, True, 0
+                    return marker
+                if nudge and not self._nudged and not self._terminal.is_sending:
+                    self._nudged = True
+                    self._terminal.send(b"\n")
             now = monotonic()
             if now >= deadline:  # also when there was data: a flood of output must not outrun the time-out
                 return None

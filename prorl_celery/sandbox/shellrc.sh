@@ -1,35 +1,26 @@
 # Set-up of the agent's shell; read by bash from descriptor 9, with __prorl_nonce and __prorl_last set before it.
-# Each command is one line (`markers.command_line`):
-#   __prorl_id=ID-;\eval $'__prorl_id=ID\012COMMAND' <&247;{ __prorl_end "$?" ID;} 2>&247;[[ -t 2 ]]||__prorl_mend
-# The end of a command is a marker on the terminal: \2NONCE:ID:RAN:STATUS:PWD\3NONCE\4. RAN is ID- when eval was not
-# run. Where the line was given up half-way (interrupt, failed expansion), or what prints a marker has been taken from
-# us (functions, traps, `enable -n`), the prompt is the marker, with an empty RAN.
-# Descriptor 247 is /dev/null: opening that for each command would take longer than all the rest.
-# 1 and 2 are the terminal again after each command: an `exec >file` is for that command only.
+# A command is one line (`markers.command_line`), and the end of it is the prompt that follows:
+#   \eval $'__p_id=ID\012COMMAND' <&247 >&2 2>&1;PS1=$__p_a$?:ID$__p_z
+# A prompt costs a third of what printing the same costs, and every letter of the line counts, hence the names.
+# The redirections are undone behind eval, whatever an `exec` in the command did to them; descriptor 247 is /dev/null.
+# The prompt says \2NONCE:STATUS:ID:RAN:NOW:FLAGS:PWD\3DISTURBED\3NONCE\4. RAN is __p_id: another than ID when eval was
+# not run. Where the line is given up half-way (an interrupt, some errors) STATUS and ID are those of the line before,
+# and RAN and NOW tell. FLAGS are those of `set`; DISTURBED is what would go on between commands, if anything.
 exec 9<&- 247<>/dev/null
 set +o history +H
 unset HISTFILE PROMPT_COMMAND MAIL MAILPATH MAILCHECK TMOUT
 shopt -u checkwinsize
-__prorl_end() {
-  [[ -t 1 ]] || exec >/dev/tty
-  builtin printf "$__prorl_marker" "$2" "${__prorl_id-}" "$1" "${PWD-}" && __prorl_id=
-  # These outlive no command: -e would end the shell, -v and -x would talk about the lines above.
-  [[ $- != *[evx]* && ${PS1-}${PS2-}${PROMPT_COMMAND[*]-} == "$__prorl_ps1" ]] || __prorl_mend
+__p_tidy() {
+  # -e would end the shell, -v and -x would talk about our own lines.
+  builtin set +evx +o vi +o emacs
+  exec 247<>/dev/null
+  builtin shopt -s promptvars
+  unset -f builtin eval
+  builtin enable builtin eval
+  unset PROMPT_COMMAND
 }
-__prorl_mend() {
-  exec >/dev/tty 2>&1 247<>/dev/null
-  {
-    builtin set +evx
-    unset -f builtin eval printf
-    builtin enable builtin eval printf
-    unset PS2 PROMPT_COMMAND
-    unset PS1 && PS1=$__prorl_ps1
-  } 2>/dev/null
-}
-__prorl_was() { return "$1"; }
+__p_was() { return "$1"; }
 readonly __prorl_nonce
-readonly __prorl_marker=$'\002'$__prorl_nonce$':%s:%s:%s:%s\003'$__prorl_nonce$'\004'
-readonly __prorl_ps1=$'${__prorl_id:+\002'$__prorl_nonce$':$__prorl_id::$?:${PWD-}\003'$__prorl_nonce$'\004}'
-readonly -f __prorl_end __prorl_mend __prorl_was
-__prorl_id= PS1=$__prorl_ps1 PS2=
-__prorl_end "$__prorl_last" shell
+readonly __p_a=$'\002'$__prorl_nonce: __p_z=$':${__p_id-}:$?:$-:${PWD-}\003${PROMPT_COMMAND-}\003'$__prorl_nonce$'\004'
+readonly -f __p_tidy __p_was
+PS1=$__p_a$__prorl_last:shell$__p_z PS2= __p_id=$$
