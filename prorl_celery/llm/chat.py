@@ -7,6 +7,7 @@ thinking, text that encodes otherwise): such a turn starts a new segment and say
 
 from __future__ import annotations
 
+import contextlib
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,12 +19,12 @@ from prorl_celery.llm.calls.base import Parser, ToolCall, checked_call
 from prorl_celery.llm.calls.hermes import parse_hermes
 from prorl_celery.llm.chat_wire import ChatReply, ChatRequest, chat
 from prorl_celery.llm.endpoint import Endpoint
+from prorl_celery.llm.gate import OPEN, Gate, Interrupted, Passage
 from prorl_celery.llm.loop import ModelLoop
 from prorl_celery.llm.reply import Reply, assistant_message, tool_message
 from prorl_celery.llm.sampling import UNKNOWN_VERSION, call_seed, request_id, room_for
 from prorl_celery.llm.template import Message
 from prorl_celery.llm.tokenizer import load_tokenizer
-from prorl_celery.llm.wire import repeated
 from prorl_celery.sandbox.base import CancelSignal
 
 PROMPT_DRIFT = "prompt_drift"
@@ -51,6 +52,7 @@ class ChatConversation:
         deadline: Callable[[], float],
         job_id: str,
         max_context_tokens: int | None = None,
+        gate: Gate = OPEN,
     ) -> None:
         import openai  # noqa: F401 - here and not on the model loop, which it would hold up for half a second
 
@@ -59,6 +61,8 @@ class ChatConversation:
         self._tools = list(tools_schemas)
         self._parse: Parser = load_tokenizer(endpoint.tokenizer).parse_calls if endpoint.tokenizer else parse_hermes
         self._loop = model_loop
+        self._gate = gate
+        self._version: int | None = None
         self._cancel = cancel
         self._deadline = deadline
         self._job_id = job_id
@@ -102,6 +106,12 @@ class ChatConversation:
         self._endpoint = endpoint
 
     def _call(self, max_tokens: int, *, again: bool = False) -> ChatReply:
+        while True:
+            with self._gate.call(self._endpoint) as passage, contextlib.suppress(Interrupted):
+                self.move(passage.endpoint)
+                return self._make(passage, max_tokens, again)
+
+    def _make(self, passage: Passage, max_tokens: int, again: bool) -> ChatReply:
         endpoint = self._endpoint
         request = ChatRequest(
             messages=self._sent,
@@ -110,19 +120,22 @@ class ChatConversation:
             sampling=self._sampling,
             seed=call_seed(self._sampling.seed, self._turn),
             request_id=request_id(self._job_id, self._turn),
+            cache_salt=passage.cache_salt,
         )
-        return self._loop.call(
-            lambda: repeated(lambda: chat(self._loop, endpoint, request), pause_first=again),
+        answer = self._loop.call(
+            lambda: passage.make(lambda: chat(self._loop, endpoint, request), pause_first=again),
             cancel=self._cancel,
             timeout=self._deadline(),
         )
+        self._version = passage.version
+        return answer
 
     def _reply(self, answer: ChatReply) -> Reply:
         content, reasoning, calls = self._understood(answer)
         message = assistant_message(content, reasoning, calls)
         self._sent.append(_as_given(answer, calls))
         delta, new_segment, split_reason = self._placed(answer)
-        version = UNKNOWN_VERSION if self._endpoint.policy_version is None else self._endpoint.policy_version
+        version = UNKNOWN_VERSION if self._version is None else self._version
         return Reply(
             messages=[*self._unrecorded, message],
             text=content,
@@ -138,7 +151,7 @@ class ChatConversation:
             completion_tokens=answer.completion_tokens,
             cached_tokens=answer.cached_tokens,
             backend=self._endpoint.url,
-            policy_version=self._endpoint.policy_version,
+            policy_version=self._version,
             llm_s=answer.seconds,
         )
 

@@ -48,6 +48,8 @@ class ChatRequest:
     sampling: SamplingParams
     seed: int | None
     request_id: str
+    cache_salt: str | None = None
+    """As in `wire.TokenRequest`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +135,8 @@ def _fields(endpoint: Endpoint, request: ChatRequest) -> dict[str, Any]:
         fields["logprobs"] = True
         # The neutral values too: see completions.py.
         extra |= {"return_token_ids": True, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+        if request.cache_salt is not None:
+            extra["cache_salt"] = request.cache_salt
     if sampling.top_k is not None:
         extra["top_k"] = sampling.top_k
     fields["extra_body"] = extra

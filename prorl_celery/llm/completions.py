@@ -62,6 +62,8 @@ def _body(endpoint: Endpoint, request: TokenRequest) -> bytes:
         fields["seed"] = request.seed
     if sampling.stop:
         fields["stop"] = list(sampling.stop)
+    if request.cache_salt is not None:
+        fields["cache_salt"] = request.cache_salt
     # The ids are text already; json.dumps would walk through thousands of them again in every turn.
     return f'{json.dumps(fields)[:-1]}, "prompt": [{request.prompt_json}]}}'.encode()
 

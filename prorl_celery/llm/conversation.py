@@ -6,15 +6,18 @@ no difference. `open_conversation` picks by the endpoint and the mode that the j
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from prorl_celery.errors import BackendError, ContextOverflow, InternalError
 from prorl_celery.jobs.models import SamplingParams
 from prorl_celery.jobs.turns import ids_array, logprobs_array
+from prorl_celery.llm.abort import give_up
 from prorl_celery.llm.calls.base import ToolCall
 from prorl_celery.llm.completions import complete
 from prorl_celery.llm.endpoint import Endpoint
+from prorl_celery.llm.gate import OPEN, Gate, Interrupted, Passage
 from prorl_celery.llm.generate import generate
 from prorl_celery.llm.legacy import generate_legacy
 from prorl_celery.llm.loop import ModelLoop
@@ -23,7 +26,7 @@ from prorl_celery.llm.sampling import UNKNOWN_VERSION, call_seed, request_id, ro
 from prorl_celery.llm.template import Message
 from prorl_celery.llm.tokenizer import load_tokenizer
 from prorl_celery.llm.trajectory import Trajectory
-from prorl_celery.llm.wire import Sampled, TokenRequest, repeated
+from prorl_celery.llm.wire import Sampled, TokenRequest
 from prorl_celery.sandbox.base import CancelSignal
 
 TOKEN_KINDS = {"vllm": complete, "vllm_generate": generate, "legacy": generate_legacy}
@@ -70,6 +73,7 @@ class TokenConversation:
         deadline: Callable[[], float],
         job_id: str,
         max_context_tokens: int | None = None,
+        gate: Gate = OPEN,
     ) -> None:
         if endpoint.kind not in TOKEN_KINDS:
             raise BackendError(f"backends of kind {endpoint.kind!r} do not speak token ids", url=endpoint.url)
@@ -78,6 +82,8 @@ class TokenConversation:
         self._endpoint = endpoint
         self._sampling = sampling
         self._loop = model_loop
+        self._gate = gate
+        self._version: int | None = None
         self._cancel = cancel
         self._deadline = deadline
         self._job_id = job_id
@@ -147,6 +153,12 @@ class TokenConversation:
 
     def _call(self, max_tokens: int) -> str:
         """One call, its tokens added to the trajectory at once; why it ended."""
+        while True:
+            with self._gate.call(self._endpoint) as passage, contextlib.suppress(Interrupted):
+                self.move(passage.endpoint)
+                return self._make(passage, max_tokens)
+
+    def _make(self, passage: Passage, max_tokens: int) -> str:
         endpoint = self._endpoint
         request = TokenRequest(
             prompt_ids=self._trajectory.ids,
@@ -156,18 +168,25 @@ class TokenConversation:
             seed=call_seed(self._sampling.seed, self._turn, self._calls),
             request_id=request_id(self._job_id, self._turn),
             vocab_size=self._tokenizer.vocab_size,
+            cache_salt=passage.cache_salt,
             stop_ids=self._tokenizer.stop_ids,
         )
         speak = TOKEN_KINDS[endpoint.kind]
         goes_on = self._calls > 0
 
         async def call() -> Sampled:
-            return await repeated(lambda: speak(self._loop.session, endpoint, request), pause_first=goes_on)
+            session = self._loop.session
+            return await passage.make(
+                lambda: speak(session, endpoint, request),
+                pause_first=goes_on,
+                give_up=lambda: give_up(session, endpoint, request.request_id),
+            )
 
         sampled = self._loop.call(call, cancel=self._cancel, timeout=self._deadline())
         self._trajectory.add_sampled(sampled.ids)
         self._logprobs.extend(sampled.logprobs)
-        version = UNKNOWN_VERSION if endpoint.policy_version is None else endpoint.policy_version
+        self._version = passage.version
+        version = UNKNOWN_VERSION if passage.version is None else passage.version
         self._versions.extend(sampled.versions or ids_array([version]) * len(sampled.ids))
         self._calls += 1
         self._llm_s += sampled.seconds
@@ -196,7 +215,7 @@ class TokenConversation:
             completion_tokens=len(ids),
             cached_tokens=self._cached_tokens,
             backend=self._endpoint.url,
-            policy_version=self._endpoint.policy_version,
+            policy_version=self._version,
             llm_s=self._llm_s,
         )
 
@@ -213,6 +232,7 @@ def open_conversation(
     max_context_tokens: int | None = None,
     *,
     mode: str | None = None,
+    gate: Gate = OPEN,
 ) -> Conversation:
     """A conversation in `mode` (`tokens` or `chat`; None: tokens where the endpoint can). Raises as the classes do."""
     from prorl_celery.llm.chat import ChatConversation  # brings the chat form only where it is spoken
@@ -221,4 +241,6 @@ def open_conversation(
     kind: type[TokenConversation | ChatConversation] = TokenConversation
     if mode == "chat" or (mode is None and not can_tokens):
         kind = ChatConversation
-    return kind(endpoint, sampling, messages, tools_schemas, model_loop, cancel, deadline, job_id, max_context_tokens)
+    return kind(
+        endpoint, sampling, messages, tools_schemas, model_loop, cancel, deadline, job_id, max_context_tokens, gate
+    )

@@ -77,7 +77,9 @@ def _body(endpoint: Endpoint, request: TokenRequest) -> bytes:
         parameters["seed"] = request.seed
     if sampling.stop:
         parameters["stop"] = list(sampling.stop)
-    fields = {"model": endpoint.model, "sampling_params": parameters}
+    fields: dict[str, Any] = {"model": endpoint.model, "sampling_params": parameters}
+    if request.cache_salt is not None:
+        fields["cache_salt"] = request.cache_salt
     return f'{json.dumps(fields)[:-1]}, "token_ids": [{request.prompt_json}]}}'.encode()
 
 

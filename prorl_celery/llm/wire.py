@@ -55,6 +55,8 @@ class TokenRequest:
     request_id: str
     vocab_size: int
     """An id at or above this is nonsense."""
+    cache_salt: str | None = None
+    """Keeps what the engine caches apart from what it cached under other weights; None sends none."""
     stop_ids: frozenset[int] = frozenset()
     """What ends a turn: a wire that does not say why a reply ended lets its last id tell."""
 
