@@ -1,6 +1,6 @@
 """Upkeep of a node: its line in the fleet's record, its janitor, and, while it leads the fleet, the sweep.
 
-Never a Celery task: it must not queue behind what it repairs. One process, one thread, a schedule of small duties;
+Never a Celery task: it must not queue behind what it repairs. One process, a schedule of small duties on one thread;
 each duty's failure is logged and the duty comes round again.
 
     duty        every            who
@@ -8,7 +8,8 @@ each duty's failure is logged and the duty comes round again.
     janitor     5 s, on cancel   every node        ends sandboxes that no live job of this node names
     leftovers   10 s             every node        removes what dead keepers of this user left on this machine
     sweep       PRORL_SWEEP      the leader        lapsed leases, lost messages, dead nodes' queues, expiry
-    probe       2 s              the leader        health of the inference backends
+    recount     30 s             the leader        the backends' sets of live jobs
+    probe       1 s              the leader        health of the inference backends; on a thread of its own
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ log = logging.getLogger(__name__)
 RECORD_SECONDS = 2.0
 JANITOR_SECONDS = 5.0
 LEFTOVERS_SECONDS = 10.0
-PROBE_SECONDS = 2.0
+RECOUNT_SECONDS = 30.0
 
 
 @dataclass(order=True)
@@ -72,8 +73,9 @@ class Upkeep:
         self._janitor = Janitor(self._store, self._keeper, settings)
         self._leftovers = Leftovers(settings, self._keeper)
         self._leaks = LeakCounter(settings)
-        self._probe = Probe(BackendRegistry(client, settings))
+        self._backends = BackendRegistry(client, settings)
         self._leads = False
+        self._probe = Probe(self._backends, lambda: self._leads)
         self._wakeups = Wakeups(blocking_client(settings), Keys(settings.key_prefix)("cancel"))
         now = time.monotonic()
         self._duties = [
@@ -81,12 +83,13 @@ class Upkeep:
             Duty(now, "sweep", settings.sweep_seconds, self.sweep),
             Duty(now, "janitor", JANITOR_SECONDS, self._janitor.sweep),
             Duty(now, "leftovers", LEFTOVERS_SECONDS, self._leftovers.sweep),
-            Duty(now, "probe", PROBE_SECONDS, self.probe),
+            Duty(now, "recount", RECOUNT_SECONDS, self.recount),
         ]
         heapq.heapify(self._duties)
 
     def run(self) -> None:
         """Do what is due until told to stop."""
+        self._probe.start()
         while not self._wakeups.stopping:
             duty = self._duties[0]
             wait = duty.due - time.monotonic()
@@ -97,6 +100,7 @@ class Upkeep:
                 self._do(duty.name, duty.act)
                 duty.due = time.monotonic() + duty.every
                 heapq.heapreplace(self._duties, duty)
+        self._probe.stop()
         self._nodes.remove(self._settings.node, self._boot)
         if self._leads:
             self._store.resign(self._id)
@@ -136,10 +140,10 @@ class Upkeep:
                 log.info("sweep: %d published again, %d ended", len(outcome.messages), len(outcome.ended))
             self._publisher.publish_all(outcome.messages)
 
-    def probe(self) -> None:
-        """Look after the backends' health, if this node leads."""
-        if self._leads:
-            self._probe.round()
+    def recount(self) -> None:
+        """See that the backends' counts are those of live jobs, if this node leads."""
+        if self._leads and (struck := self._backends.recount()):
+            log.warning("%d jobs were still counted at backends that they had left", struck)
 
     def stop(self) -> None:
         """End `run` soon; callable from a signal handler."""

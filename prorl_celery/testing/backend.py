@@ -109,6 +109,14 @@ class ScriptedBackend:
         """End the server as a crash does; `start` brings it back on the same port."""
         self._end(signal.SIGKILL)
 
+    def freeze(self) -> None:
+        """Let the server hang: its sockets stay open, and nothing is answered any more."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let a frozen server go on."""
+        self._signal(signal.SIGCONT)
+
     def stats(self) -> dict[str, Any]:
         """Calls, live calls, the peak of them, aborts, outcomes, tokens, `cpu_s`."""
         stats: dict[str, Any] = self._request("/scripted/stats")
@@ -177,11 +185,17 @@ class ScriptedBackend:
             line += piece
         return line
 
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is None:
+            raise RuntimeError("this scripted backend does not run")
+        self._process.send_signal(number)
+
     def _end(self, number: signal.Signals) -> None:
         process, self._process = self._process, None
         if process is None:
             return
         process.send_signal(number)
+        process.send_signal(signal.SIGCONT)  # a frozen one would not end
         try:
             process.wait(5.0)
         except subprocess.TimeoutExpired:
