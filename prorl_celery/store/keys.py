@@ -29,11 +29,17 @@ one Redis, which the broker asks for anyway (no Redis Cluster). Times are intege
     nodes                   hash     "<node> <boot>" -> record (JSON)
     processes:<node> <boot> hash     stage process -> when its word lapses, and its record (JSON); expires
     nodes:seen              zset     "<node> <boot>"; score: when the record lapses
+    policy:epoch            string   counter of the changes to pauses and weights
+    policy:pauses           hash     `all` or `model:<model>` -> pause (JSON), over when it lapses or is taken out
+    policy:processes        hash     process that makes model calls -> when its word lapses, and what it told (JSON);
+                                     expires
+    policy:op:<id>          string   the reply to an operation on the policy; expires
     leader                  string   the process that sweeps; expires
     swept                   string   when leases were last looked at
 
 Channels: `done` (a job's id when it ends), `cancel` (a job's id), `event:<id>` (what happened to a job), `backends`
-(a model when a backend of it becomes usable, a url when that backend was changed, went down or was removed).
+(a model when a backend of it becomes usable, a url when that backend was changed, went down or was removed),
+`policy` (its epoch when it has changed), `policy:told` (when a process has told something new).
 """
 
 from __future__ import annotations
@@ -85,6 +91,7 @@ FORMS = tuple(
         r"batch:[A-Za-z0-9._:-]+",
         r"queued:[0369]:.+",
         r"(on|heap|joining|assigned|processes):.+",
+        r"policy:(epoch|pauses|processes|op:[0-9a-f]+)",
         r"leases|cancels|queues|passed|seq|expiry|results|results:trimmed|backends|nodes|nodes:seen|leader|swept",
     )
 )

@@ -13,14 +13,20 @@ from prorl_celery.jobs.store import JobStore
 from prorl_celery.jobs.turns import Turn
 from prorl_celery.scheduling.backends import Backend, BackendRegistry
 from prorl_celery.scheduling.nodes import NodeRegistry
+from prorl_celery.scheduling.policy import PolicyRegistry, Told
 from prorl_celery.settings import Settings
 from prorl_celery.store import scripts
 from prorl_celery.store.scripts import FOLDER
 
-OWN_REPLY = {"sweep_leases", "sweep_queues", "purge", "backend_remove", "backend_recount"}
-"""Scripts whose second reply says that nothing was left to do."""
+OWN_REPLY = {"sweep_leases", "sweep_queues", "purge", "backend_remove", "backend_recount", "policy_look"}
+"""Scripts whose second reply says that nothing was left to do, or that less time is left."""
 
-RENEWS = {"heartbeat": "prorl:leases", "node_beat": "prorl:nodes:seen", "process_beat": "prorl:processes:n1 b1"}
+RENEWS = {
+    "heartbeat": "prorl:leases",
+    "node_beat": "prorl:nodes:seen",
+    "process_beat": "prorl:processes:n1 b1",
+    "policy_look": "prorl:policy:processes",
+}
 """Scripts whose purpose is to move a time, and the key that holds it."""
 
 
@@ -75,6 +81,13 @@ def test_every_script_may_run_twice(twice: Twice, either_client: redis.Redis) ->
     for url in ("http://one", "http://two"):
         backends.put(Backend(url=url, model="m", gives_ids=True))
     backends.change("http://one", policy_version=2, more_errors=1)
+    policy = PolicyRegistry(twice, settings)  # type: ignore[arg-type]
+    epoch = policy.pause("m", "finish", 60.0)
+    assert policy.look("n1 b1 rollout-0", Told(epoch=epoch)).pauses
+    assert policy.heed(epoch, "m").complete
+    assert policy.resume("m", 3).backends_told == 2
+    policy.renew("http://one")
+    policy.leave("n1 b1 rollout-0")
     assert store.lead("q")
     store.resign("q")
     assert store.lead("p")
