@@ -15,6 +15,7 @@ from prorl_celery.sandbox.base import SandboxSpec
 from prorl_celery.sandbox.waiting import NeverCancelled
 from prorl_celery.testing.keeper import KeeperProcess
 
+SPARES = 2
 SPARE = ("sandbox_start_ms_spare",)
 KINDS = ("bwrap", "singularity")
 
@@ -40,11 +41,12 @@ def starts(report: Report, place: Place, sizes: Sizes) -> None:
 def _spares(report: Report, place: Place, sizes: Sizes) -> list[float | str | None]:
     """Starts from a keeper that starts some ahead, each when one waits."""
     spec, took = place.specs["bwrap"], []
-    with KeeperProcess(place.keeper.settings.with_(node="bench-spares", spare_sandboxes=2)) as keeper:
-        for _ in range(2):  # of what is asked for again there are spares
+    with KeeperProcess(place.keeper.settings.with_(node="bench-spares", spare_sandboxes=SPARES)) as keeper:
+        for _ in range(1 + SPARES):  # what is asked for again is started ahead
             _start(keeper, spec, threading.Barrier(1))
         for _ in range(sizes.starts):
-            if not until(lambda: keeper.client.status()["spares"] > 0, START_SECONDS, every=0.01):
+            # The oldest is taken; it has come up while the next was waited for.
+            if not until(lambda: keeper.client.status()["spares"] == SPARES, START_SECONDS, every=0.01):
                 raise BenchFailed("no spare sandbox was started")
             took.append(_start(keeper, spec, threading.Barrier(1)))
     report.figures[SPARE[0]] = median(took)
