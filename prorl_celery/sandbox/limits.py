@@ -6,6 +6,9 @@ Three things hold a sandbox to `SandboxSpec.memory_bytes`, by what the machine a
 - a control group, where there may be one: a wall some way above that no burst passes;
 - where there is none, a limit of one process's data. It is loose: it bounds a burst between two looks and leaves
   programs alone that set aside much more than they use (Java, node, numpy with many threads).
+
+Without a group two gaps are left, and `prorl doctor` says so: a burst between two looks, and memory that belongs to no
+process (`unseen`). The share of CPU is limited by a group only; everywhere sandboxes stand behind the service.
 """
 
 from __future__ import annotations
