@@ -10,12 +10,12 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from ptyprocess import PtyProcess
 from ptyprocess.ptyprocess import PtyProcessError
 
 from prorl_celery.errors import SandboxError
 from prorl_celery.node.keeper.loop import Loop, Timer
 from prorl_celery.node.keeper.orphans import children_in_session, children_of, kill, kill_marked
+from prorl_celery.node.keeper.ptys import spawn
 from prorl_celery.sandbox.launch import CONTROL, Launch
 from prorl_celery.sandbox.limits import give_way
 from prorl_celery.sandbox.owner import VARIABLE
@@ -64,8 +64,6 @@ class SandboxProcess:
             undo.callback(ours.close)
             with theirs:
                 self._process: Any = self._spawn(theirs.fileno())
-            # ptyprocess would sleep for these, and wait for a child that is ours to wait for.
-            self._process.delayafterclose = self._process.delayafterterminate = 0
             self.pid: int = self._process.pid
             ours.setblocking(False)
             os.set_blocking(self._process.fd, False)
@@ -122,7 +120,7 @@ class SandboxProcess:
                 user.become()
 
         try:
-            return PtyProcess.spawn(
+            return spawn(
                 [str(control) if part == CONTROL else part for part in self._launch.argv],
                 cwd=self._launch.cwd,
                 env=self._launch.env,
