@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 
 from prorl_celery.scheduling.backends import BackendSpec, BackendStatus
 from web.contract import Query, operation
+from web.policy import KNOWN_SECONDS
 from web.probe import normal_url, probe
 from web.problems import Problem
 from web.reading import read_model, read_query
@@ -57,12 +58,15 @@ class Removed(BaseModel):
 def register() -> Response:
     backend = probe(read_model(BackendSpec))
     registry = services().backends
-    known = registry.get(backend.url) is not None
+    known = registry.get(backend.url)
     registry.put(backend)
+    if known is not None and backend.policy_version != known.policy_version:
+        # Calls that are made once this is answered are made with the new weights, and must say so.
+        services().heeding.known(services().policy.renew(backend.url), KNOWN_SECONDS)
     stored = next((other for other in _all() if other.url == backend.url), None)
     if stored is None:
         raise Problem(503, "backend-removed", "somebody removed the backend at the same moment", retry_after=1)
-    return answer(stored, 200 if known else 201)
+    return answer(stored, 201 if known is None else 200)
 
 
 @blueprint.get("")

@@ -9,10 +9,12 @@ from prorl_celery.handlers.registry import HandlerRegistry, load_handlers
 from prorl_celery.jobs.store import JobStore
 from prorl_celery.scheduling.backends import BackendRegistry
 from prorl_celery.scheduling.nodes import NodeRegistry
+from prorl_celery.scheduling.policy import PolicyRegistry
 from prorl_celery.settings import Settings
 from prorl_celery.store.clients import blocking_client, script_client
-from web import auth, backends, jobs, operations, problems, reading, results
+from web import auth, backends, jobs, operations, policy, problems, reading, results
 from web.ended import ResultsStream
+from web.heeding import Heeding
 from web.services import EXTENSION, Publishing, Services
 from web.waiters import EndedJobs, Waiters
 
@@ -23,6 +25,8 @@ def create_app(
     store: JobStore | None = None,
     backend_registry: BackendRegistry | None = None,
     node_registry: NodeRegistry | None = None,
+    policy_registry: PolicyRegistry | None = None,
+    heeding: Heeding | None = None,
     handlers: HandlerRegistry | None = None,
     publisher: Publishing | None = None,
     ended: EndedJobs | None = None,
@@ -34,19 +38,22 @@ def create_app(
     app = Flask("prorl", static_folder=None)
     app.url_map.strict_slashes = False
     app.config["MAX_CONTENT_LENGTH"] = settings.max_body_bytes
-    client = script_client(settings)
+    client, blocking = script_client(settings), blocking_client(settings)
+    pauses = policy_registry or PolicyRegistry(client, settings)
     app.extensions[EXTENSION] = Services(
         settings=settings,
         store=store or JobStore(client, settings),
         backends=backend_registry or BackendRegistry(client, settings),
         nodes=node_registry or NodeRegistry(client, settings),
+        policy=pauses,
+        heeding=heeding or Heeding(pauses, blocking),
         handlers=load_handlers(settings) if handlers is None else handlers,
         publisher=publisher or Publisher(make_app(settings)),
-        waiters=Waiters(ended or ResultsStream(blocking_client(settings), settings), limit=settings.max_waiters),
+        waiters=Waiters(ended or ResultsStream(blocking, settings), limit=settings.max_waiters),
     )
     problems.install(app)
     reading.install(app)
     auth.install(app, auth.parse_entries(settings.api_tokens))
-    for module in (jobs, results, backends, operations):
+    for module in (jobs, results, backends, policy, operations):
         app.register_blueprint(module.blueprint)
     return app

@@ -15,6 +15,7 @@ from prorl_celery.jobs.messages import node_queue
 from prorl_celery.jobs.models import STAGES, Stage
 from web import openapi
 from web.contract import operation
+from web.policy import PauseView, pause_view
 from web.problems import Problem
 from web.rendering import answer
 from web.services import services
@@ -77,6 +78,7 @@ class ServiceStatus(BaseModel):
     queues: dict[str, int]
     nodes: list[NodeRecord]
     backends: BackendCounts
+    pauses: list[PauseView]
     sandboxes: int
     leaked_sandboxes: int
     long_polls: int
@@ -108,7 +110,7 @@ class Front(BaseModel):
 
 @blueprint.get("/v1/status")
 @operation(
-    summary="Queues, slots, jobs, nodes, backends and leaks",
+    summary="Queues, slots, jobs, nodes, backends, pauses and leaks",
     scope="read",
     answers={200: ("the status", ServiceStatus)},
     errors=(503,),
@@ -133,6 +135,7 @@ def status() -> Response:
             queues=depths,
             nodes=nodes,
             backends=BackendCounts(up=backends["up"], draining=backends["draining"], down=backends["down"]),
+            pauses=[pause_view(pause) for pause in services().policy.look().pauses],
             sandboxes=sum(node.sandboxes for node in nodes),
             leaked_sandboxes=sum(node.leaked for node in nodes),
             long_polls=len(services().waiters),

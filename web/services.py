@@ -12,7 +12,9 @@ from prorl_celery.jobs.messages import Message
 from prorl_celery.jobs.store import JobStore
 from prorl_celery.scheduling.backends import BackendRegistry
 from prorl_celery.scheduling.nodes import NodeRegistry
+from prorl_celery.scheduling.policy import PolicyRegistry
 from prorl_celery.settings import Settings
+from web.heeding import Heeding
 from web.waiters import Waiters
 
 EXTENSION = "prorl"
@@ -34,6 +36,8 @@ class Services:
     store: JobStore
     backends: BackendRegistry
     nodes: NodeRegistry
+    policy: PolicyRegistry
+    heeding: Heeding
     handlers: HandlerRegistry
     publisher: Publishing
     waiters: Waiters

@@ -166,6 +166,25 @@ class Client:
         """Take a backend out: `drain` lets its live jobs finish, `now` moves them at their next turn."""
         return self._json("DELETE", "/v1/backends", query={"url": url, "mode": mode})
 
+    def pause(
+        self,
+        mode: Literal["finish", "abort"] = "finish",
+        *,
+        model: str | None = None,
+        timeout: float = 60.0,
+        ttl: float = 600.0,
+    ) -> dict[str, Any]:
+        """Hold jobs before their next model call; returns when no call is in flight (`complete`), or after `timeout`.
+
+        `abort` gives up the calls in flight, which are made again later. After `ttl` seconds the pause is over.
+        """
+        body = {"mode": mode, "model": model, "timeout": timeout, "ttl": ttl}
+        return self._json("POST", "/v1/policy/pause", body=body, wait=timeout)
+
+    def resume(self, version: int | None = None, *, model: str | None = None) -> dict[str, Any]:
+        """Let held jobs go on. `version` is that of the backends' weights from now on; None: they are the same."""
+        return self._json("POST", "/v1/policy/resume", body={"version": version, "model": model})
+
     def service_status(self) -> dict[str, Any]:
         """The service at a glance: queues, slots, counts, leaks, what is missing."""
         return self._json("GET", "/v1/status")

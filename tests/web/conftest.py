@@ -16,10 +16,12 @@ from web_helpers import HANDLERS, REDIS, Recorder, RedisProcess, Served
 from prorl_celery.jobs.store import JobStore
 from prorl_celery.scheduling.backends import BackendRegistry
 from prorl_celery.scheduling.nodes import NodeRegistry
+from prorl_celery.scheduling.policy import PolicyRegistry
 from prorl_celery.settings import Settings
 from prorl_celery.store.clients import blocking_client, script_client
 from web import create_app
 from web.ended import ResultsStream
+from web.heeding import Heeding
 
 
 @pytest.fixture(scope="session")
@@ -71,6 +73,8 @@ def make(settings: Settings, publisher: Recorder, raw_redis: redis.Redis) -> Ite
             store=JobStore(scripts, own),
             backend_registry=BackendRegistry(scripts, own),
             node_registry=NodeRegistry(scripts, own),
+            policy_registry=PolicyRegistry(scripts, own),
+            heeding=Heeding(PolicyRegistry(scripts, own), blocking),
             handlers=HANDLERS,
             publisher=publisher,
             ended=ResultsStream(blocking, own),

@@ -27,6 +27,8 @@ ROUTES = [
     ("DELETE", "/v1/jobs/a", "submit"),
     ("POST", "/v1/backends", "admin"),
     ("DELETE", "/v1/backends?url=http://h", "admin"),
+    ("POST", "/v1/policy/pause", "admin"),
+    ("POST", "/v1/policy/resume", "admin"),
 ]
 
 

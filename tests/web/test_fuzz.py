@@ -51,7 +51,7 @@ JOB_LIKE = strategies.dictionaries(strategies.sampled_from(NAMES), JSON, max_siz
 )
 @given(body=JOB_LIKE | JSON)
 def test_no_json_body_is_answered_with_a_500(api: FlaskClient, body: Any) -> None:
-    for path in ("/v1/jobs", "/v1/backends"):
+    for path in ("/v1/jobs", "/v1/backends", "/v1/policy/pause", "/v1/policy/resume"):
         answer = api.post(path, data=json.dumps(body), content_type="application/json")
         assert answer.status_code < 500, answer.get_data(as_text=True)
 
