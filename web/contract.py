@@ -24,7 +24,7 @@ MAX_WAIT_SECONDS = 60.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
     """One route and method. `scope` None: open to all. `answers`: HTTP status -> what it means, the models it may have;
-    `errors`: the statuses of problem documents."""
+    `errors`: the statuses of problem documents; `text`: it answers in plain text, not JSON."""
 
     summary: str
     scope: Scope | None
@@ -32,6 +32,7 @@ class Operation:
     body: tuple[type[BaseModel], ...] = ()
     answers: Mapping[int, tuple[str, *tuple[type[BaseModel], ...]]] = field(default_factory=dict)
     errors: tuple[int, ...] = ()
+    text: bool = False
 
 
 def operation(**promise: Any) -> Callable[[View], View]:

@@ -12,7 +12,7 @@ from prorl_celery.scheduling.nodes import NodeRegistry
 from prorl_celery.scheduling.policy import PolicyRegistry
 from prorl_celery.settings import Settings
 from prorl_celery.store.clients import blocking_client, script_client
-from web import auth, backends, jobs, operations, policy, problems, reading, results
+from web import auth, backends, jobs, metrics, operations, policy, problems, reading, results
 from web.ended import ResultsStream
 from web.heeding import Heeding
 from web.services import EXTENSION, Publishing, Services
@@ -54,6 +54,6 @@ def create_app(
     problems.install(app)
     reading.install(app)
     auth.install(app, auth.parse_entries(settings.api_tokens))
-    for module in (jobs, results, backends, policy, operations):
+    for module in (jobs, results, backends, policy, operations, metrics):
         app.register_blueprint(module.blueprint)
     return app

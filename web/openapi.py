@@ -105,7 +105,11 @@ def _answers(promise: Operation, schemas: Schemas) -> dict[str, Any]:
     for status, (description, *models) in promise.answers.items():
         shapes = [schemas[model, "serialization"] for model in models]
         schema = {"type": "object"} if not shapes else shapes[0] if len(shapes) == 1 else {"anyOf": shapes}
-        answers[str(status)] = {"description": description, "content": {"application/json": {"schema": schema}}}
+        content = {"text/plain": {"type": "string"}} if promise.text else {"application/json": schema}
+        answers[str(status)] = {
+            "description": description,
+            "content": {media: {"schema": shape} for media, shape in content.items()},
+        }
     refusals = (401, 403) if promise.scope else ()
     for status in sorted({*promise.errors, *refusals, 500}):
         problem = {"schema": schemas[ProblemDocument, "serialization"]}

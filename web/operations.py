@@ -60,7 +60,11 @@ class NodeRecord(BaseModel):
     processes: list[ProcessRecord] = Field(default_factory=list)
     handlers: list[str] = Field(default_factory=list)
     sandboxes: int = 0
+    started_at: float = 0.0
     leaked: int = 0
+    """Sandboxes that leaked since the node's directory was made."""
+    stuck: int = 0
+    """Of its sandboxes those that will not end."""
 
 
 class NodeList(BaseModel):
@@ -116,32 +120,7 @@ class Front(BaseModel):
     errors=(503,),
 )
 def status() -> Response:
-    nodes = _nodes()
-    backends = Counter(backend.state for backend in services().backends.list())
-    depths = services().store.queue_depths(_queues(nodes))
-    stages = {
-        stage: StageUse(
-            queued=sum(depth for queue, depth in depths.items() if queue.split(".", 1)[0] == stage),
-            slots=sum(node.slots.get(stage, 0) for node in nodes),
-            busy=sum(node.busy.get(stage, 0) for node in nodes),
-        )
-        for stage in STAGES
-    }
-    return answer(
-        ServiceStatus(
-            version=prorl_celery.__version__,
-            stages=stages,
-            jobs={str(name): count for name, count in services().store.counts().items()},
-            queues=depths,
-            nodes=nodes,
-            backends=BackendCounts(up=backends["up"], draining=backends["draining"], down=backends["down"]),
-            pauses=[pause_view(pause) for pause in services().policy.look().pauses],
-            sandboxes=sum(node.sandboxes for node in nodes),
-            leaked_sandboxes=sum(node.leaked for node in nodes),
-            long_polls=len(services().waiters),
-            missing=_missing(nodes, backends["up"]),
-        )
-    )
+    return answer(overview())
 
 
 @blueprint.get("/v1/nodes")
@@ -192,6 +171,39 @@ def front() -> Response:
             status="/v1/status",
         )
     )
+
+
+def overview() -> ServiceStatus:
+    """The service at a glance, as of now. Raises `StoreUnavailable`."""
+    nodes = _nodes()
+    backends = Counter(backend.state for backend in services().backends.list())
+    depths = services().store.queue_depths(_queues(nodes))
+    stages = {
+        stage: StageUse(
+            queued=sum(depth for queue, depth in depths.items() if queue.split(".", 1)[0] == stage),
+            slots=sum(node.slots.get(stage, 0) for node in nodes),
+            busy=sum(node.busy.get(stage, 0) for node in nodes),
+        )
+        for stage in STAGES
+    }
+    return ServiceStatus(
+        version=prorl_celery.__version__,
+        stages=stages,
+        jobs={str(name): count for name, count in services().store.counts().items()},
+        queues=depths,
+        nodes=nodes,
+        backends=BackendCounts(up=backends["up"], draining=backends["draining"], down=backends["down"]),
+        pauses=[pause_view(pause) for pause in services().policy.look().pauses],
+        sandboxes=sum(node.sandboxes for node in nodes),
+        leaked_sandboxes=sum(node.leaked for node in latest(nodes)),
+        long_polls=len(services().waiters),
+        missing=_missing(nodes, backends["up"]),
+    )
+
+
+def latest(nodes: Sequence[NodeRecord]) -> list[NodeRecord]:
+    """One record a node: of one that was just started again there may be two, and its leaks are one number."""
+    return list({node.node: node for node in sorted(nodes, key=lambda node: node.started_at)}.values())
 
 
 def _nodes() -> list[NodeRecord]:

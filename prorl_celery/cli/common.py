@@ -33,6 +33,22 @@ def settings_with(**flags: Any) -> tuple[Settings, dict[str, str]]:
     return settings.with_(**given), sources | dict.fromkeys(given, "flag")
 
 
+def settings_of_service(**flags: Any) -> Settings:
+    """The settings of the service of this data directory: of its `prorl up` where there is one, else of a
+    `prorl worker` with the same settings. Raises `SettingsError`.
+    """
+    from prorl_celery.node.places import run_dir_for
+
+    settings, sources = settings_with(**flags)
+    settings = settings.with_(data_dir=settings.data_dir.absolute())
+    own = run_dir_for(settings.data_dir)
+    if sources["run_dir"] == "default" and own.is_dir():
+        settings = settings.with_(run_dir=own)
+        if sources["redis_url"] == "default":
+            settings = settings.with_(redis_url=f"unix://{own / 'redis.sock'}?db=0")
+    return settings
+
+
 def log_to_stderr() -> None:
     """Have the supervisor's log on stderr; the root logger is left as it is, for its children to set up."""
     log = logging.getLogger("prorl.supervisor")

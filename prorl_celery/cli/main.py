@@ -33,6 +33,7 @@ COMMANDS = {
     "cancel": ("prorl_celery.cli.jobs:cancel", "Cancel jobs."),
     "backends": ("prorl_celery.cli.backends:backends", "List, add and remove inference backends."),
     "status": ("prorl_celery.cli.status:status", "Show queues, slots, nodes and backends."),
+    "janitor": ("prorl_celery.cli.janitor:janitor", "Remove what dead services left on this machine."),
     "doctor": ("prorl_celery.cli.doctor:doctor", "Say what this machine lacks, and how to get it."),
     "bench": ("prorl_celery.cli.bench:bench", "Measure this service on this machine."),
     "config": ("prorl_celery.cli.config:config", "Show the settings and where each comes from."),

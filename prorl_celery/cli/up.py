@@ -19,11 +19,13 @@ from typing import Any
 
 import click
 
+from prorl_celery import folders
 from prorl_celery.cli.checks import check_api, check_handlers, check_redis, check_scripted, check_worker
 from prorl_celery.cli.common import log_to_stderr, service_file, settings_with
 from prorl_celery.errors import SettingsError
 from prorl_celery.node import readiness, services
 from prorl_celery.node.children import Call, Command
+from prorl_celery.node.janitor.removal import clear_left
 from prorl_celery.node.pause import until
 from prorl_celery.node.places import directory, locked, private_directory, run_dir_for
 from prorl_celery.node.redis_server import PROGRAMS, Program, RedisServer, find_server
@@ -33,6 +35,8 @@ from prorl_celery.node.vllm.server import model_units
 from prorl_celery.settings import Settings
 
 READY_S = 120.0
+HOLD_S = 10.0
+"""How long a janitor may be at work in the directory of sockets that an earlier run left."""
 SCRIPTED_PORTS = (20_000, 10_000)
 """The scripted backends' ports: the first, and how many; below those that the kernel gives away by itself."""
 
@@ -90,15 +94,26 @@ def up(
     directory(settings.data_dir)
     with locked(settings.data_dir / "lock", str(settings.data_dir)):
         private_directory(settings.run_dir)
+        lock = _hold(settings.run_dir) if sources["run_dir"] == "default" else None
         try:
             if not embedded:
                 check_redis(settings)
             program = find_server(redis_server, settings.data_dir / "redis") if embedded else None
             code = _run(settings, program, Extras(scripted, oracle, latency, model, flower_port if flower else None))
         finally:
-            if sources["run_dir"] == "default":
+            if lock is not None:
                 shutil.rmtree(settings.run_dir, ignore_errors=True)
+                os.close(lock)
+            clear_left(settings)  # of a keeper that had to be killed
     sys.exit(code)
+
+
+def _hold(run_dir: Path) -> int:
+    """Take the directory of sockets, which a janitor would else take for a dead service's. Raises `SettingsError`."""
+    lock = folders.hold(run_dir, HOLD_S)
+    if lock is None:
+        raise SettingsError(f"{run_dir} is in use by another prorl")
+    return lock
 
 
 def _placed(settings: Settings, sources: dict[str, str], *, embedded: bool) -> Settings:

@@ -1,0 +1,105 @@
+"""`/metrics`: what the status knows, as Prometheus reads it (its text format, 0.0.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from flask import Blueprint, Response
+
+from web.contract import operation
+from web.operations import ServiceStatus, latest, overview
+
+MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+LIVE = ("queued", "running")
+ENDED = ("completed", "failed", "cancelled", "timed_out")
+
+blueprint = Blueprint("metrics", __name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One name: what it counts, and its samples by their labels."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    help: str
+    samples: list[tuple[Mapping[str, str], int]] = field(default_factory=list)
+
+    def lines(self) -> Iterator[str]:
+        """As they are written."""
+        yield f"# HELP {self.name} {self.help}"
+        yield f"# TYPE {self.name} {self.kind}"
+        for labels, value in self.samples:
+            told = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items())
+            yield f"{self.name}{{{told}}} {value}"
+
+
+@blueprint.get("/metrics")
+@operation(
+    summary="Metrics, for Prometheus",
+    scope="read",
+    text=True,
+    answers={200: ("Prometheus's text format",)},
+    errors=(503,),
+)
+def metrics() -> Response:
+    lines = (line for metric in metrics_of(overview()) for line in metric.lines())
+    return Response("".join(f"{line}\n" for line in lines), content_type=MEDIA_TYPE)
+
+
+def metrics_of(status: ServiceStatus) -> list[Metric]:
+    """All metrics of the service."""
+    nodes = latest(status.nodes)  # no sample twice
+    return [
+        Metric(
+            "prorl_leaked_sandboxes",
+            "counter",
+            "Sandboxes that outlived their job by over 30 s, would not end, or were found without their keeper.",
+            [({"node": node.node}, node.leaked) for node in nodes],
+        ),
+        Metric(
+            "prorl_stuck_sandboxes",
+            "gauge",
+            "Sandboxes that were told to end and have not; they are tried on.",
+            [({"node": node.node}, node.stuck) for node in nodes],
+        ),
+        Metric(
+            "prorl_sandboxes", "gauge", "Live sandboxes.", [({"node": node.node}, node.sandboxes) for node in nodes]
+        ),
+        Metric(
+            "prorl_slots",
+            "gauge",
+            "Slots for jobs.",
+            [({"node": node.node, "stage": stage}, count) for node in nodes for stage, count in node.slots.items()],
+        ),
+        Metric(
+            "prorl_slots_busy",
+            "gauge",
+            "Slots at work.",
+            [({"node": node.node, "stage": stage}, node.busy.get(stage, 0)) for node in nodes for stage in node.slots],
+        ),
+        Metric(
+            "prorl_queued_jobs",
+            "gauge",
+            "Jobs whose message waits in a queue of the stage.",
+            [({"stage": stage}, use.queued) for stage, use in status.stages.items()],
+        ),
+        Metric(
+            "prorl_jobs",
+            "gauge",
+            "Jobs that are kept, by state.",
+            [({"state": state}, status.jobs.get(state, 0)) for state in (*LIVE, *ENDED)],
+        ),
+        Metric(
+            "prorl_backends",
+            "gauge",
+            "Inference backends, by state.",
+            [({"state": state}, count) for state, count in status.backends],
+        ),
+    ]
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
