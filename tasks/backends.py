@@ -1,4 +1,4 @@
-"""Waits for a backend of the job's model, with the stage's clock standing still."""
+"""The job's backend: asked for, and waited for where there is none."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import contextlib
 import os
 import select
 import time
+from collections.abc import Sequence
+from typing import Literal
 
 from prorl_celery.errors import NoBackend
 from prorl_celery.llm.endpoint import Endpoint
@@ -16,15 +18,22 @@ LOOK_AGAIN_SECONDS = 5.0
 """A wake-up is lost while the listener's connection is down; looking again at this pace makes that harmless."""
 
 
-def acquire_endpoint(work: Work) -> Endpoint:
-    """The job's backend: assigned once, kept for all its turns.
+def acquire(
+    work: Work, *, model: str | None, mode: Literal["tokens", "chat"] | None, exclude: Sequence[str] = ()
+) -> Backend | None:
+    """The job's backend: assigned once, kept for all its turns while it will do. None when there is none now."""
+    return work.process.backends.acquire(
+        work.job.job_id,
+        work.claim.fence,
+        model=model,
+        mode=mode,
+        policy_version=work.job.policy_version,
+        exclude=exclude,
+    )
 
-    Raises: `NoBackend` after `PRORL_BACKEND_WAIT`, what the job's signal raises.
-    """
-    backend = _acquire(work)
-    if backend is None:
-        with work.clock.paused():
-            backend = _wait(work)
+
+def endpoint_of(backend: Backend) -> Endpoint:
+    """The backend as a conversation needs to know it."""
     return Endpoint(
         url=backend.url,
         model=backend.model,
@@ -37,17 +46,11 @@ def acquire_endpoint(work: Work) -> Endpoint:
     )
 
 
-def _acquire(work: Work) -> Backend | None:
-    return work.process.backends.acquire(
-        work.job.job_id,
-        work.claim.fence,
-        model=work.job.sampling_params.model,
-        mode=work.job.llm.mode,
-        policy_version=work.job.policy_version,
-    )
+def wait_for_backend(work: Work, *, model: str | None, mode: Literal["tokens", "chat"] | None) -> Backend:
+    """The job's backend, once there is one. The caller stops the stage's clock.
 
-
-def _wait(work: Work) -> Backend:
+    Raises: `NoBackend` after `PRORL_BACKEND_WAIT`, what the job's signal raises.
+    """
     limit = work.process.settings.backend_wait_seconds
     deadline = time.monotonic() + limit
     with work.process.backends_bell.ear() as rung:
@@ -55,13 +58,12 @@ def _wait(work: Work) -> Backend:
         poll.register(rung, select.POLLIN)
         poll.register(work.signal.fileno(), select.POLLIN)
         while True:
-            backend = _acquire(work)
+            backend = acquire(work, model=model, mode=mode)
             if backend is not None:
                 return backend
             left = deadline - time.monotonic()
             if left <= 0:
-                model = work.job.sampling_params.model or "any model"
-                raise NoBackend(f"no backend for {model} within {limit:g} s", job_id=work.job.job_id)
+                raise NoBackend(f"no backend for {model or 'any model'} within {limit:g} s", job_id=work.job.job_id)
             poll.poll(min(left, LOOK_AGAIN_SECONDS) * 1000)
             work.signal.raise_if_set()
             _drain(rung)

@@ -12,10 +12,12 @@ from prorl_celery.handlers.base import MAIN, SandboxRequest
 from prorl_celery.jobs.models import FinishReason
 from prorl_celery.jobs.turns import Turn
 from prorl_celery.llm.conversation import Conversation, open_conversation
+from prorl_celery.llm.endpoint import Endpoint
 from prorl_celery.sandbox.base import Sandbox
 from prorl_celery.tools.toolbox import Toolbox
-from tasks.backends import acquire_endpoint
+from tasks.moving import MovingConversation
 from tasks.sandboxes import StageSandboxes
+from tasks.watch import CallSignal
 from tasks.work import Work
 
 
@@ -63,13 +65,14 @@ class RolloutStage(Context):
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[str] | None = None, sandbox: str = MAIN
     ) -> dict[str, Any]:
         toolbox = self._toolbox(tools, sandbox)
-        outcome = run_agent(
-            self._conversation(messages, toolbox),
-            toolbox,
-            max_turns=self.job.agent.max_turns,
-            record=self._record,
-            cancel=self.cancel,
-        )
+        with self._conversation(messages, toolbox) as conversation:
+            outcome = run_agent(
+                conversation,
+                toolbox,
+                max_turns=self.job.agent.max_turns,
+                record=self._record,
+                cancel=self.cancel,
+            )
         self.finish_reason = outcome.finish_reason
         return {"finish_reason": outcome.finish_reason, "answer": outcome.answer, "turns": outcome.turns}
 
@@ -84,22 +87,24 @@ class RolloutStage(Context):
         except ValueError as error:
             raise BadInstance(str(error), field="agent.tools") from error
 
-    def _conversation(self, messages: Sequence[Mapping[str, Any]], toolbox: Toolbox) -> Conversation:
-        endpoint = acquire_endpoint(self._work)
-        # Not before: a job that waits for a backend must not hold what it does not need yet.
-        self.sandboxes.start_ahead()
-        return open_conversation(
-            endpoint,
-            self.job.sampling_params,
-            messages,
-            toolbox.schemas,
-            self._work.process.models,
-            self.cancel,
-            self.remaining_seconds,
-            self.job.job_id,
-            self.job.agent.max_context_tokens,
-            mode=self.job.llm.mode,
-        )
+    def _conversation(self, messages: Sequence[Mapping[str, Any]], toolbox: Toolbox) -> MovingConversation:
+        def begin(endpoint: Endpoint, signal: CallSignal) -> Conversation:
+            # Not before: a job that waits for a backend must not hold what it does not need yet.
+            self.sandboxes.start_ahead()
+            return open_conversation(
+                endpoint,
+                self.job.sampling_params,
+                messages,
+                toolbox.schemas,
+                self._work.process.models,
+                signal,
+                self.remaining_seconds,
+                self.job.job_id,
+                self.job.agent.max_context_tokens,
+                mode=self.job.llm.mode,
+            )
+
+        return MovingConversation(self._work, begin)
 
     def _record(self, turn: Turn) -> None:
         # A handler may run the agent more than once: the log is one, and its turns are counted through.

@@ -20,11 +20,20 @@ RECONNECT_SECONDS = 1.0
 
 
 class Listener:
-    """Calls `channels[name](text)` for every message; one thread, reconnecting."""
+    """Calls `channels[name](text)` for every message; one thread, reconnecting.
 
-    def __init__(self, client: redis.Redis, channels: dict[str, Callable[[str], None]]) -> None:
+    `idle()` is called when nothing came for `LISTEN_SECONDS`, and when messages may have been missed.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        channels: dict[str, Callable[[str], None]],
+        idle: Callable[[], None] = lambda: None,
+    ) -> None:
         self._client: Any = client
         self._channels = channels
+        self._idle = idle
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="listener", daemon=True)
 
@@ -42,6 +51,7 @@ class Listener:
                 self._listen()
             except (redis.RedisError, OSError) as error:
                 log.warning("listener: %s", error)
+                self._idle()
                 self._stop.wait(RECONNECT_SECONDS)
 
     def _listen(self) -> None:
@@ -50,6 +60,7 @@ class Listener:
             while not self._stop.is_set():
                 message = pubsub.get_message(timeout=LISTEN_SECONDS)
                 if message is None:
+                    self._idle()
                     continue
                 channel = self._channels.get(_text(message["channel"]))
                 if channel is not None:

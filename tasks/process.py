@@ -2,7 +2,7 @@
 
 nursery         forks children for code that may block; itself forked while there was one thread
 heartbeat       leases, and this process's line in the node's record
-listener        cancels, backends that came up
+listener        cancels, backends that came or went
 deadlines       ends stages that overrun
 model loop      one asyncio thread for all model calls
 and one thread for each slot, Celery's, which runs `tasks.stages.run_stage`
@@ -32,6 +32,7 @@ from tasks.clock import DeadlineThread
 from tasks.listener import Listener
 from tasks.nursery import Nursery
 from tasks.signals import Bell
+from tasks.watch import BackendWatch
 
 
 def slots_of(stage: Stage, index: int, settings: Settings) -> int:
@@ -75,14 +76,16 @@ class StageProcess:
         self.models = ModelLoop()
         self.deadlines = DeadlineThread()
         self.backends_bell = Bell()
+        self.watch = BackendWatch(self.backends, self.models)
         self.beat = Beat(self.store, settings.heartbeat_seconds, self._tell_node)
         keys = Keys(settings.key_prefix)
         self.listener = Listener(
             blocking_client(settings),
             {
                 keys("cancel"): self.beat.cancel,
-                keys("backends"): lambda _: self.backends_bell.ring(),
+                keys("backends"): self._backend_changed,
             },
+            self.watch.idle,
         )
         self._started_at = time.time()
         self._drain: threading.Timer | None = None
@@ -122,6 +125,10 @@ class StageProcess:
         self.models.stop()
         self.nodes.forget_process(self.settings.node, self.boot, self.name)
         self.nursery.close()
+
+    def _backend_changed(self, _: str) -> None:
+        self.backends_bell.ring()
+        self.watch.heard()
 
     def _give_back(self) -> None:
         for held in self.beat.holding():

@@ -97,8 +97,16 @@ def test_only_the_leader_probes(registry: BackendRegistry, backend: ScriptedBack
         probe.stop()
 
 
-@pytest.mark.usefixtures("probe")
 def test_a_backend_tells_its_hit_rate(registry: BackendRegistry, backend: ScriptedBackend) -> None:
     for _ in range(4):
         backend._request("/v1/completions", {"model": "scripted", "prompt": list(range(100, 420)), "max_tokens": 1})
-    assert until(lambda: registry.get(backend.url).cache_hit_rate == 0.75, GENEROUS_SECONDS, every=LOOK)  # type: ignore[union-attr]
+    probe = Probe(registry)
+    probe.start()
+    try:
+        assert until(
+            lambda: registry.get(backend.url).cache_hit_rate == 0.75,  # type: ignore[union-attr]
+            GENEROUS_SECONDS,
+            every=LOOK,
+        )
+    finally:
+        probe.stop()

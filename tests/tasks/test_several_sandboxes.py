@@ -19,7 +19,7 @@ from prorl_celery.sandbox.client import KeeperClient
 from prorl_celery.sandbox.waiting import NeverCancelled
 from prorl_celery.scheduling.backends import Backend
 from prorl_celery.testing import ScriptedBackend
-from tasks.backends import acquire_endpoint
+from tasks import backends
 from tasks.process import StageProcess
 from tasks.stages import run_stage
 
@@ -204,9 +204,9 @@ def test_what_eval_alone_uses_is_started_once_the_job_has_a_backend(
     def starts() -> int:
         return int(keeper.status()["starts"]) - before
 
-    def acquire(work: Any) -> Any:
+    def acquire(work: Any, **asked: Any) -> Any:
         seen["waiting"] = starts()
-        return acquire_endpoint(work)
+        return backends.acquire(work, **asked)
 
     def append(*turn: Any) -> None:
         assert until(lambda: starts() == 2, 20.0, every=0.01)
@@ -220,7 +220,7 @@ def test_what_eval_alone_uses_is_started_once_the_job_has_a_backend(
         assert marked(ctx.sandboxes["grader"]) is None
         seen["eval"] = starts()
 
-    monkeypatch.setattr("tasks.contexts.acquire_endpoint", acquire)
+    monkeypatch.setattr("tasks.moving.acquire", acquire)
     monkeypatch.setattr(process.store, "append_turn", append)
     with ScriptedBackend(policy="toy:3") as backend:
         tokenizer = str(backend.tokenizer_dir)

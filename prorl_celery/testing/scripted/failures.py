@@ -5,6 +5,7 @@ Gives: for each call the mode it suffers, or None.
 
     http500, http429   an error answer
     hang               no answer, until the caller goes away
+    crash              as hang, and the server crashes when the caller goes away
     close              the connection closes without an answer
     html               200, and a page of HTML
     half_json          200, and JSON that stops in the middle
@@ -20,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-MODES = ("http500", "http429", "hang", "close", "html", "half_json", "no_ids", "nan", "slow")
+MODES = ("http500", "http429", "hang", "crash", "close", "html", "half_json", "no_ids", "nan", "slow")
 
 
 @dataclass(slots=True)

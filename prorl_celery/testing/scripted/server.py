@@ -27,6 +27,8 @@ from prorl_celery.testing.scripted.wire import Refused
 MAX_BODY = 64 << 20
 BACKLOG = 4096  # a thousand rollouts may connect in one moment
 HANG_SECONDS = 3600.0
+CRASHED = 70
+"""The exit status of a crash on demand."""
 Body = dict[str, Any]
 Answer = Callable[[Body, Call, Generation], str]
 
@@ -200,8 +202,13 @@ async def _fail_early(request: web.Request, call: Call) -> web.StreamResponse | 
         if request.transport is not None:
             request.transport.abort()
         return web.Response()
-    if mode == "hang":
-        await asyncio.sleep(HANG_SECONDS)
+    if mode in ("hang", "crash"):
+        try:
+            await asyncio.sleep(HANG_SECONDS)
+        except asyncio.CancelledError:
+            if mode == "crash":
+                os._exit(CRASHED)
+            raise
     return None
 
 
