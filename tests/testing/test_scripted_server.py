@@ -198,6 +198,21 @@ def test_a_prefix_seen_before_counts_as_cached(scripted: Start) -> None:
     assert 'vllm:num_requests_running{engine="0",model_name="scripted"} 0.0' in text
 
 
+def test_a_prefix_seen_under_another_salt_is_not_cached(scripted: Start) -> None:
+    backend = scripted("loop", record=8)
+    prompt = list(range(40, 140))
+
+    def cached(**salt: str) -> int:
+        used = complete(backend, prompt=prompt, **salt)[1]["usage"]
+        return int(used["prompt_tokens_details"]["cached_tokens"])
+
+    assert [cached(cache_salt="v1"), cached(cache_salt="v1"), cached(cache_salt="v2"), cached()] == [0, 96, 0, 0]
+    assert [call["cache_salt"] for call in backend.calls()] == ["v1", "v1", "v2", None]
+    status, answer, *_ = complete(backend, prompt=prompt, cache_salt="")
+    assert status == 400
+    assert answer["error"]["param"] == "cache_salt"
+
+
 def test_no_answer_stands_in_what_the_backend_is_sent(solver: ScriptedBackend) -> None:
     task = '```python\ndef add(x: int, y: int):\n    """Add two numbers x and y\n    >>> add(2, 3)\n    5\n'
     task += '    >>> add(5, 7)\n    12\n    """\n```'

@@ -77,9 +77,11 @@ class Engine:
         self._live: dict[str, Call] = {}
 
     @contextmanager
-    def call(self, request_id: str, route: str, prompt_ids: array[int], seed: int | None) -> Iterator[Call]:
+    def call(
+        self, request_id: str, route: str, prompt_ids: array[int], seed: int | None, cache_salt: str | None = None
+    ) -> Iterator[Call]:
         """Count a call while it lasts; a caller that goes away in it counts as an abort."""
-        record = CallRecord(request_id, route, seed, prompt_ids, time.monotonic())
+        record = CallRecord(request_id, route, seed, prompt_ids, time.monotonic(), cache_salt, self.weight_version)
         call = Call(request_id, prompt_ids, seed, self.failures.next(), asyncio.Event(), record)
         self.ledger.begin(record)
         self._live[request_id] = call
@@ -103,7 +105,7 @@ class Engine:
     async def generate(self, call: Call, max_tokens: int) -> Generation:
         """Sample the reply to the call's prompt: at most `max_tokens`, at most the context's room."""
         prompt, first = call.prompt_ids, len(call.prompt_ids)
-        cached = self.ledger.prefixes.reuse(prompt)
+        cached = self.ledger.prefixes.reuse(prompt, call.record.cache_salt)
         text = self._policy(Conversation(self.tokenizer, prompt), call.seed)
         sampled = [*self.tokenizer.encode_again(text), self.tokenizer.end_id]
         finish_reason = "stop"

@@ -24,6 +24,8 @@ class CallRecord:
     seed: int | None
     prompt_ids: array[int]
     started: float
+    cache_salt: str | None = None
+    weight_version: str = "0"
     sampled_ids: list[int] = field(default_factory=list)
     outcome: str = "live"
     took_s: float = 0.0
@@ -35,10 +37,10 @@ class PrefixCache:
     def __init__(self) -> None:
         self._blocks: OrderedDict[int, None] = OrderedDict()
 
-    def reuse(self, ids: array[int]) -> int:
-        """How many leading tokens of `ids` were seen before; remembers all its whole blocks."""
+    def reuse(self, ids: array[int], salt: str | None = None) -> int:
+        """How many leading tokens of `ids` were seen before under this salt; remembers all its whole blocks."""
         blocks, packed, width = self._blocks, ids.tobytes(), BLOCK_TOKENS * ids.itemsize
-        key, hits, missed = 0, 0, False
+        key, hits, missed = hash(salt) if salt else 0, 0, False
         for at in range(0, len(packed) - width + 1, width):
             key = hash((key, packed[at : at + width]))
             if key in blocks:

@@ -118,7 +118,8 @@ class Routes:
     ) -> web.StreamResponse:
         wire.check_sampling(parameters)
         name = request.headers.get("X-Request-Id") or secrets.token_hex(16)
-        with self._engine.call(prefix + name, request.path, ids, parameters.get("seed")) as call:
+        salt = wire.cache_salt(body)
+        with self._engine.call(prefix + name, request.path, ids, parameters.get("seed"), salt) as call:
             if call.failure is not None and (failed := await _fail_early(request, call)) is not None:
                 return failed
             made = await self._engine.generate(call, limit)

@@ -55,6 +55,14 @@ def check_sampling(parameters: Mapping[str, Any]) -> None:
         raise Refused(400, "seed must be an integer", "seed")
 
 
+def cache_salt(body: Mapping[str, Any]) -> str | None:
+    """What keeps the request's prefix cache apart; like vLLM, refuses an empty one."""
+    salt = body.get("cache_salt")
+    if salt is not None and (not isinstance(salt, str) or not salt):
+        raise Refused(400, "Parameter 'cache_salt' must be a non-empty string if provided.", "cache_salt")
+    return salt
+
+
 def prompt_ids(value: Any, engine: Engine, name: str = "prompt") -> array[int]:
     """The ids of a prompt given as ids or text, checked."""
     if not isinstance(value, str | list):
