@@ -75,6 +75,8 @@ class ChatConversation:
         self._ids = ids_array()
         self._break: str | None = None
         self._used_tokens = 0
+        self._llm_s = 0.0
+        self._cached_tokens: int | None = None
 
     def sample(self, *, max_tokens: int | None = None) -> Reply:
         if not self._open:
@@ -84,11 +86,13 @@ class ChatConversation:
         if room < 1:
             raise ContextOverflow(f"{self._used_tokens} tokens so far leave no room for a reply")
         answer = self._call(room)
+        self._cached_tokens = answer.cached_tokens
         while answer.finish_reason == "abort":
             # The engine gave up its calls, for new weights say. Messages cannot go on from half a reply: asked again.
             answer = self._call(room, again=True)
         reply = self._reply(answer)
         self._unrecorded = []
+        self._llm_s = 0.0
         self._used_tokens = answer.prompt_tokens + answer.completion_tokens
         self._turn += 1
         self._open = False
@@ -128,6 +132,7 @@ class ChatConversation:
             timeout=self._deadline(),
         )
         self._version = passage.version
+        self._llm_s += answer.seconds
         return answer
 
     def _reply(self, answer: ChatReply) -> Reply:
@@ -149,10 +154,10 @@ class ChatConversation:
             split_reason=split_reason,
             prompt_tokens=answer.prompt_tokens,
             completion_tokens=answer.completion_tokens,
-            cached_tokens=answer.cached_tokens,
+            cached_tokens=self._cached_tokens,
             backend=self._endpoint.url,
             policy_version=self._version,
-            llm_s=answer.seconds,
+            llm_s=self._llm_s,
         )
 
     def _understood(self, answer: ChatReply) -> tuple[str, str | None, tuple[ToolCall, ...]]:

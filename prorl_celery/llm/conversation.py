@@ -188,9 +188,10 @@ class TokenConversation:
         self._version = passage.version
         version = UNKNOWN_VERSION if passage.version is None else passage.version
         self._versions.extend(sampled.versions or ids_array([version]) * len(sampled.ids))
+        if self._calls == 0:  # a later call of the turn finds its own first tokens in the cache
+            self._cached_tokens = sampled.cached_tokens
         self._calls += 1
         self._llm_s += sampled.seconds
-        self._cached_tokens = sampled.cached_tokens
         return sampled.finish_reason
 
     def _reply(self, finish_reason: str, prompt_tokens: int) -> Reply:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,8 +18,9 @@ from llm_stub import BASH, Signal, Stub
 
 from prorl_celery.errors import BackendError, Cancelled, ContextOverflow, StageTimeout
 from prorl_celery.jobs.models import SamplingParams
-from prorl_celery.llm import wire
+from prorl_celery.llm import chat, chat_wire, wire
 from prorl_celery.llm.chat import ChatConversation
+from prorl_celery.llm.chat_wire import ChatReply, ChatRequest
 from prorl_celery.llm.conversation import TokenConversation, open_conversation
 from prorl_celery.llm.endpoint import Endpoint
 from prorl_celery.llm.loop import ModelLoop
@@ -179,8 +181,33 @@ def test_an_aborted_reply_is_asked_for_again(make: Make, stub: Stub, monkeypatch
     aborted = answer(content="ha", prompt=[1], ids=[2])
     aborted["choices"][0]["finish_reason"] = "abort"
     replies = [aborted, answer(content="whole", prompt=[1], ids=[2, 3])]
+    for reply, cached in zip(replies, (0, 1), strict=True):
+        reply["usage"]["prompt_tokens_details"] = {"cached_tokens": cached}
     stub.answer = lambda body: replies.pop(0)
-    assert make().sample().text == "whole"
+    conversation = make()
+    began = time.monotonic()
+    reply = conversation.sample()
+    assert reply.text == "whole"
+    assert (reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens) == (1, 2, 0)
+    assert 0 < reply.llm_s < time.monotonic() - began
+
+
+def test_the_seconds_of_a_turn_are_those_of_all_its_calls(
+    make: Make, stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "FIRST_WAIT_SECONDS", 0.01)
+    took = [1.0, 2.0, 4.0]
+
+    async def timed(loop: ModelLoop, endpoint: Endpoint, request: ChatRequest) -> ChatReply:
+        reply = await chat_wire.chat(loop, endpoint, request)
+        return replace(reply, seconds=took.pop(0), finish_reason="abort" if len(took) == 2 else "stop")
+
+    monkeypatch.setattr(chat, "chat", timed)
+    stub.answer = lambda body: answer(calls=CALLS, prompt=[1], ids=[2])
+    conversation = make()
+    first = conversation.sample()
+    conversation.observe([(first.calls[0], "x")])
+    assert (first.llm_s, conversation.sample().llm_s) == (3.0, 4.0)
 
 
 def test_a_full_context_overflows_before_and_after_the_first_turn(make: Make, stub: Stub) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,14 @@ from llm_templates import HIDING
 
 from prorl_celery.errors import BackendError, ContextOverflow, InternalError
 from prorl_celery.jobs.models import SamplingParams
+from prorl_celery.llm import conversation, wire
+from prorl_celery.llm.completions import complete
 from prorl_celery.llm.conversation import TokenConversation
 from prorl_celery.llm.endpoint import Endpoint
 from prorl_celery.llm.loop import ModelLoop
 from prorl_celery.llm.reply import Reply
 from prorl_celery.llm.tokenizer import load_tokenizer
+from prorl_celery.llm.wire import Sampled, TokenRequest
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "List the files."}]
 CALL = '<tool_call>\n{"name": "bash", "arguments": {"command": "ls"}}\n</tool_call>'
@@ -174,6 +178,29 @@ def test_an_aborted_call_goes_on_from_the_ids_that_it_gave(make: Make, stub: Stu
     assert stub.bodies[1]["prompt"] == [*stub.bodies[0]["prompt"], *whole[:3]]
     assert [body["max_tokens"] for body in stub.bodies] == [100, 97]
     assert reply.prompt_tokens == len(stub.bodies[0]["prompt"])
+
+
+def test_a_turn_of_several_calls_counts_all_its_tokens_and_seconds_and_the_first_calls_cache(
+    make: Make, stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "FIRST_WAIT_SECONDS", 0.01)
+    took = [1.0, 2.0]
+
+    async def timed(session: Any, endpoint: Endpoint, request: TokenRequest) -> Sampled:
+        sampled = await complete(session, endpoint, request)
+        return replace(sampled, seconds=took.pop(0))
+
+    monkeypatch.setitem(conversation.TOKEN_KINDS, "vllm", timed)
+    replies = [completion([5, 6], finish_reason="abort"), completion([7, 2])]
+    for reply, cached in zip(replies, (16, 999), strict=True):
+        reply["usage"]["prompt_tokens_details"] = {"cached_tokens": cached}
+    stub.answer = lambda body: replies.pop(0)
+    reply = make().sample()
+    assert reply.prompt_tokens == len(stub.bodies[0]["prompt"])
+    assert (reply.completion_tokens, reply.cached_tokens, reply.llm_s) == (4, 16, 3.0)
+    turn = reply.to_turn(0, [], tool_s=0.0, total_s=3.5)
+    assert (turn.prompt_tokens, turn.completion_tokens, turn.cached_tokens) == (reply.prompt_tokens, 4, 16)
+    assert (turn.llm_s, turn.total_s) == (3.0, 3.5)
 
 
 def test_max_tokens_keeps_prompt_and_reply_under_the_least_limit(make: Make, stub: Stub) -> None:
