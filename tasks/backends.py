@@ -63,7 +63,10 @@ def wait_for_backend(work: Work, *, model: str | None, mode: Literal["tokens", "
                 return backend
             left = deadline - time.monotonic()
             if left <= 0:
-                raise NoBackend(f"no backend for {model or 'any model'} within {limit:g} s", job_id=work.job.job_id)
+                wanted = model or "any model"
+                if work.job.policy_version is not None:
+                    wanted += f" with version {work.job.policy_version}"
+                raise NoBackend(f"no backend for {wanted} within {limit:g} s", job_id=work.job.job_id)
             poll.poll(min(left, LOOK_AGAIN_SECONDS) * 1000)
             work.signal.raise_if_set()
             _drain(rung)

@@ -15,6 +15,7 @@ from prorl_celery.llm.conversation import Conversation, open_conversation
 from prorl_celery.llm.endpoint import Endpoint
 from prorl_celery.sandbox.base import Sandbox
 from prorl_celery.tools.toolbox import Toolbox
+from tasks.gate import JobGate
 from tasks.moving import MovingConversation
 from tasks.sandboxes import StageSandboxes
 from tasks.watch import CallSignal
@@ -88,6 +89,8 @@ class RolloutStage(Context):
             raise BadInstance(str(error), field="agent.tools") from error
 
     def _conversation(self, messages: Sequence[Mapping[str, Any]], toolbox: Toolbox) -> MovingConversation:
+        process = self._work.process
+
         def begin(endpoint: Endpoint, signal: CallSignal) -> Conversation:
             # Not before: a job that waits for a backend must not hold what it does not need yet.
             self.sandboxes.start_ahead()
@@ -96,12 +99,13 @@ class RolloutStage(Context):
                 self.job.sampling_params,
                 messages,
                 toolbox.schemas,
-                self._work.process.models,
+                process.models,
                 signal,
                 self.remaining_seconds,
                 self.job.job_id,
                 self.job.agent.max_context_tokens,
                 mode=self.job.llm.mode,
+                gate=JobGate(process.gate, signal, self._work.clock, self.job.policy_version, process.watch.look),
             )
 
         return MovingConversation(self._work, begin)

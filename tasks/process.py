@@ -2,7 +2,7 @@
 
 nursery         forks children for code that may block; itself forked while there was one thread
 heartbeat       leases, and this process's line in the node's record
-listener        cancels, backends that came or went
+listener        cancels, backends that came or went, pauses of the policy
 deadlines       ends stages that overrun
 model loop      one asyncio thread for all model calls
 and one thread for each slot, Celery's, which runs `tasks.stages.run_stage`
@@ -24,11 +24,13 @@ from prorl_celery.llm.loop import ModelLoop
 from prorl_celery.sandbox.client import KeeperClient
 from prorl_celery.scheduling.backends import BackendRegistry
 from prorl_celery.scheduling.nodes import NodeRegistry
+from prorl_celery.scheduling.policy import PolicyRegistry
 from prorl_celery.settings import Settings
 from prorl_celery.store.clients import blocking_client, script_client
 from prorl_celery.store.keys import Keys
 from tasks.beat import Beat
 from tasks.clock import DeadlineThread
+from tasks.gate import PolicyGate
 from tasks.listener import Listener
 from tasks.nursery import Nursery
 from tasks.signals import Bell
@@ -76,6 +78,9 @@ class StageProcess:
         self.models = ModelLoop()
         self.deadlines = DeadlineThread()
         self.backends_bell = Bell()
+        self.gate = PolicyGate(
+            PolicyRegistry(client, settings), f"{settings.node} {boot} {self.name}", settings.backend_wait_seconds
+        )
         self.watch = BackendWatch(self.backends, self.models)
         self.beat = Beat(self.store, settings.heartbeat_seconds, self._tell_node)
         keys = Keys(settings.key_prefix)
@@ -83,6 +88,7 @@ class StageProcess:
             blocking_client(settings),
             {
                 keys("cancel"): self.beat.cancel,
+                keys("policy"): self.gate.heard,
                 keys("backends"): self._backend_changed,
             },
             self.watch.idle,
@@ -106,6 +112,8 @@ class StageProcess:
     def ready(self) -> None:
         """Celery consumes now."""
         self._tell_node(0)
+        if self.stage == "rollout":
+            self.gate.heard()
 
     def drain(self) -> None:
         """Stop was asked for: let jobs finish for a while, then give back what could not."""
@@ -123,6 +131,7 @@ class StageProcess:
         self.beat.stop()
         self.deadlines.stop()
         self.models.stop()
+        self.gate.close()
         self.nodes.forget_process(self.settings.node, self.boot, self.name)
         self.nursery.close()
 
@@ -148,3 +157,4 @@ class StageProcess:
                 "handlers": sorted(self.handlers),
             },
         )
+        self.gate.beat()
