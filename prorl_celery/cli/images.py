@@ -19,6 +19,7 @@ from prorl_celery.cli.jobfile import bodies_of
 from prorl_celery.cli.output import print_table, seconds
 from prorl_celery.errors import BadImage, ImageError, SettingsError
 from prorl_celery.images.build import MODES, Builder
+from prorl_celery.images.definition import arguments_of
 from prorl_celery.images.names import SIF, canonical, image_path, images_folder
 from prorl_celery.images.pull import Registry, Wanted, pull, wanted_by
 from prorl_celery.images.store import ImageStore, Manifest, manifest_of
@@ -60,10 +61,14 @@ def build(
     if name and len(targets) > 1:
         raise SettingsError("--name is for one target")
     given = dict(_argument(text) for text in arguments)
+    uses = {target: arguments_of(target) for target in targets if target.is_file()}
+    if unused := sorted(set(given).difference(*uses.values())):
+        raise SettingsError(f"no definition uses the argument {', '.join(unused)}")
     with _builder(images_dir, sif=sif) as builder:
         for target in targets:
             began = time.monotonic()
-            made = builder.build(target, mode=cache, name=name, arguments=given)
+            taken = {key: given[key] for key in given if len(targets) == 1 or key in uses.get(target, ())}
+            made = builder.build(target, mode=cache, name=name, arguments=taken)
             done = f"used again ({cache})" if made.reused else f"made in {seconds(time.monotonic() - began)}"
             click.echo(f"{made.path}: {done}")
 

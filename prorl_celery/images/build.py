@@ -52,13 +52,16 @@ class Builder:
     """Make files; else folders, which need no FUSE to start from."""
     say: Callable[[str], None] = lambda line: None
     """Gets a line when a build begins."""
+    making: tuple[Path, ...] = ()
+    """The definitions whose bases are being made, so that two that begin with each other end."""
 
     def build(
         self, target: Path, *, mode: str = "locked", name: str | None = None, arguments: Mapping[str, str] | None = None
     ) -> Made:
         """Make the image of a definition file or a root folder, unless `mode` finds it made.
 
-        `name`: of the image; else the file's or the folder's. `arguments`: for `{{ NAME }}` in the definition.
+        `name`: of the image; else the file's or the folder's. `arguments`: for `{{ NAME }}` in the definition. A base
+        NAME that is not there is made first, where NAME.def stands beside the definition.
         Raises: `ImageError`, `DiskFull`, `BadImage` when what was made does not start, `Stopping`.
         """
         is_tree = target.is_dir()
@@ -79,6 +82,8 @@ class Builder:
             prorl=prorl_celery.__version__,
             bytes=0,
         )
+        if recipe is not None:
+            self._make_bases(recipe, mode)
         with self.store.claim(file_name(name) + SIF * self.sif, stop=self.stop) as claim:
             if self.is_made(claim.target, blank, mode):
                 return Made(claim.target, reused=True)
@@ -164,11 +169,26 @@ class Builder:
         )
         return self.finish(claim, built, manifest)
 
+    def _make_bases(self, recipe: definition.Definition, mode: str) -> None:
+        for base in recipe.bases:
+            if base.bootstrap != "localimage" or not base.source or "/" in base.source:
+                continue
+            beside = recipe.path.parent / f"{base.source}.def"
+            is_there = (recipe.path.parent / base.source).exists() or self._kept(base.source)
+            making = (*self.making, recipe.path)
+            if not is_there and beside.is_file() and beside not in making:
+                replace(self, sif=False, making=making).build(beside, mode=mode)
+
+    def _kept(self, name: str) -> Path | None:
+        """The image of this name, in the form that is there."""
+        file = self.store.folder / file_name(name)
+        return next((path for path in (file, file.with_name(file.name + SIF)) if path.exists()), None)
+
     def _find_base(self, name: str) -> Path:
-        for path in (self.store.folder / file_name(name), self.store.folder / (file_name(name) + SIF)):
-            if path.exists():
-                return path
-        raise ImageError(f"there is no image {name} to begin with in {self.store.folder}: build it first")
+        found = self._kept(name)
+        if found is None:
+            raise ImageError(f"there is no image {name} to begin with in {self.store.folder}: build it first")
+        return found
 
     def _check_base(self, path: Path) -> None:
         """The tool can copy a folder only for its owner."""

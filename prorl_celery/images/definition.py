@@ -86,12 +86,14 @@ class Staged:
     digests: Mapping[str, str]
 
 
+def arguments_of(path: Path) -> set[str]:
+    """The arguments that a definition has places for. Raises: `ImageError`."""
+    return set(ARGUMENT.findall(_text(path)))
+
+
 def read(path: Path, arguments: Mapping[str, str]) -> Definition:
     """Read a definition. Raises: `ImageError`."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ImageError(f"cannot read the definition {path}: {error}") from error
+    text = _text(path)
     if unused := sorted(set(arguments) - set(ARGUMENT.findall(text))):
         raise ImageError(f"{path} uses no argument {', '.join(unused)}")
     stages = tuple(_filled(stage, arguments) for stage in _stages(text))
@@ -154,6 +156,13 @@ def _copied(definition: Path, pattern: str, place: Path, step: trees.Step) -> st
     except OSError as error:  # shutil.Error, of several, is one
         raise ImageError(f"{definition}: cannot copy {pattern} of %files: {error}") from error
     return shlex.quote(str(place / sources[0].name)) if len(sources) == 1 else f"{place}/*"
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ImageError(f"cannot read the definition {path}: {error}") from error
 
 
 def _stages(text: str) -> Iterator[list[str]]:

@@ -68,6 +68,7 @@ def test_images_are_kept_where_one_says(data, tmp_path):
         (("build", "/etc", "--name", "A B"), "'A B' is no image name"),
         (("build", "/etc", "/usr", "--name", "x"), "--name is for one target"),
         (("build", "/etc/hosts", "--arg", "x"), "--arg takes NAME=VALUE"),
+        (("build", "/etc/hosts", "/etc", "--arg", "x=1"), "no definition uses the argument x"),
         (("pull",), "nothing to pull"),
         (("pull", "/dev/null"), "nothing to pull"),
         (("pull", "--image", "../x"), "no image name"),

@@ -182,6 +182,21 @@ def test_what_cannot_be_built_says_why_and_leaves_nothing(builder, small_root, r
     assert [path.name for path in builder.store.images()] == ["small"]
 
 
+def test_a_base_that_is_not_there_is_made_first_from_the_definition_beside(builder, lean, borrowing_root):
+    builder.store.remove("lean", stop=builder.stop)
+    base = lean.with_name("lean.def")
+    base.write_text("Bootstrap: localimage\nFrom: root\n%files\n    note.txt /opt/of-the-base\n")
+    builder.build(borrowing_root, name="root")
+    made = builder.build(lean)
+    assert (made.path / "opt/of-the-base").exists()
+    assert builder.build(lean).reused
+    for name in ("lean", "tools"):
+        builder.store.remove(name, stop=builder.stop)
+    base.write_text("Bootstrap: localimage\nFrom: tools\n")  # and tools from it
+    with pytest.raises(ImageError, match="no image lean to begin with"):
+        builder.build(base)
+
+
 def test_a_base_in_a_registry_is_locked_by_its_digest(builder, registry, recipe):
     server = registry("team/base")
     recipe.write_text(f"Bootstrap: docker\nFrom: {server.address}/team/base\n%files\n    note.txt /opt/note.txt\n")

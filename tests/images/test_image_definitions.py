@@ -48,7 +48,7 @@ def test_a_registrys_base_is_an_argument_away():
     shutil.which("debootstrap", path="/usr/sbin:" + os.environ["PATH"]) is None, reason="no debootstrap"
 )
 def test_the_python_image_has_pytest_and_a_kernel(place, tmp_path):
-    told = place.run("build", DEPLOY / "debian.def", DEPLOY / "python.def", timeout=1800.0)
+    told = place.run("build", DEPLOY / "python.def", timeout=1800.0)
     assert told.returncode == 0, told.stderr
     assert place.listing() == ["debian", "debian.json", "python", "python.json"]
     settings = Settings(run_dir=tmp_path / "run", node="n1")
