@@ -40,6 +40,9 @@ GOALS: dict[str, tuple[str, float]] = {
     "slots_busy_share_256": (">=", 1.0),
     "rollout_rss_mb_256": ("<", 600),
     "added_turn_ms_median": ("<", 15),
+    "balance_max_over_mean": ("<", 1.05),
+    "late_joiner_share": ("<=", 2),
+    "commands_per_acquire": ("<=", 1),
 }
 """What the figures are to reach, on two cores."""
 

@@ -8,6 +8,7 @@ from prorl_celery.bench import crowd, noops, overlap, toy
 from prorl_celery.bench.report import Report
 from prorl_celery.bench.service import bench_service
 from prorl_celery.bench.sizes import Sizes
+from prorl_celery.bench.tokens import tokens
 from prorl_celery.bench.tools import tools
 
 
@@ -21,7 +22,7 @@ def pipeline(sizes: Sizes) -> Report:
     return report
 
 
-BENCHES: dict[str, Callable[[Sizes], Report]] = {"pipeline": pipeline, "tools": tools}
+BENCHES: dict[str, Callable[[Sizes], Report]] = {"pipeline": pipeline, "tools": tools, "tokens": tokens}
 
 
 def run(name: str, sizes: Sizes) -> Report:

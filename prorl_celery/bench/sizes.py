@@ -46,6 +46,10 @@ class Sizes:
     first_cells: int = 10
     """Kernels of which the first cell is timed."""
 
+    balanced: int = 20_000
+    """Jobs that are given backends in virtual time, after a warm-up of a thousand."""
+    acquires: int = 20_000
+
 
 FULL = Sizes()
 QUICK = Sizes(
@@ -69,5 +73,7 @@ QUICK = Sizes(
     cells=100,
     gateway_cells=20,
     first_cells=3,
+    balanced=4000,
+    acquires=4000,
 )
 """For a look: rough figures within two minutes."""

@@ -36,4 +36,6 @@ def tiny() -> Sizes:
         cells=5,
         gateway_cells=2,
         first_cells=1,
+        balanced=300,
+        acquires=64,
     )

@@ -1,0 +1,24 @@
+"""The benchmark of the model side, part by part."""
+
+from __future__ import annotations
+
+from prorl_celery.bench.report import Report
+from prorl_celery.bench.sizes import Sizes
+from prorl_celery.bench.tokens import balance
+
+
+def tokens(sizes: Sizes) -> Report:
+    """All of it. Leaves nothing behind."""
+    report = Report("tokens", 1)
+    report.part("starting Redis, the backend heap", balance.FIGURES, lambda r: _heap(r, sizes))
+    return report
+
+
+def _heap(report: Report, sizes: Sizes) -> None:
+    with balance.own_redis() as settings:
+        report.part(
+            f"balance of {sizes.balanced} jobs",
+            balance.FIGURES,
+            lambda r: balance.balance(r, settings, sizes.balanced),
+        )
+        report.part("what an acquire costs", balance.COST_FIGURES, lambda r: balance.costs(r, settings, sizes.acquires))
