@@ -24,15 +24,23 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
+from pathlib import Path
 from typing import Any
 
 from prorl_celery.errors import HandlerError, InternalError, StageTimeout
 from prorl_celery.sandbox.base import CancelSignal
 
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
 REPLY_LIMIT_BYTES = 64 << 20
 HEADER = struct.Struct("!Q")
+ORPHANS_SECONDS = 1.0
+"""How long what a child left may take to be gone. One that the kernel holds is the supervisor's in the end."""
+CLOSE_SECONDS = 2.0
+"""How long the nursery may take to end all it has."""
 PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
 
 
 class Nursery:
@@ -69,10 +77,11 @@ class Nursery:
             return _converse(ours, name, payload, time.monotonic() + timeout, timeout, cancel)
 
     def close(self) -> None:
-        """End the nursery, and with it every child."""
+        """End the nursery, and with it every child and what those have started."""
         with contextlib.suppress(OSError):
-            self._socket.close()
+            self._socket.close()  # which tells it
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            _await_end(self._pid, CLOSE_SECONDS)
             os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)
 
@@ -145,7 +154,8 @@ def _become_nursery(requests: socket.socket, parent: int) -> None:
     """The nursery's whole life: fork one child per request until the other side is closed. Never returns."""
     children: dict[int, int] = {}  # pidfd -> pid
     try:
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        _prctl(PR_SET_CHILD_SUBREAPER, 1)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -156,6 +166,8 @@ def _become_nursery(requests: socket.socket, parent: int) -> None:
                 if fd == requests.fileno():
                     name, fds, _, _ = socket.recv_fds(requests, 4096, 1)
                     if not name:
+                        for pidfd, pid in children.items():
+                            _bury(pidfd, pid, children.values())
                         return
                     # No process or descriptor is left: this caller sees its stream end, the next may fare better.
                     with contextlib.suppress(OSError), contextlib.closing(_stream(fds)) as stream:
@@ -164,7 +176,7 @@ def _become_nursery(requests: socket.socket, parent: int) -> None:
                         poll.register(pidfd, select.POLLIN)
                 else:
                     poll.unregister(fd)
-                    _bury(fd, children.pop(fd))
+                    _bury(fd, children.pop(fd), children.values())
     finally:
         os._exit(0)
 
@@ -199,19 +211,47 @@ def _bear(requests: socket.socket, stream: socket.socket, name: str) -> tuple[in
     return pid, pidfd
 
 
-def _bury(pidfd: int, pid: int) -> None:
-    """End what a dead child left in its session's group, then reap it: until then its number is nobody else's."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
+def _bury(pidfd: int, pid: int, others: Container[int]) -> None:
+    """End a child with all that it has started, and reap it: until then its number is nobody else's."""
+    for send in (os.kill, os.killpg):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            send(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     os.close(pidfd)
+    # What had a session of its own is a child of this process now: while its own forebear lives it is that one's.
+    deadline = time.monotonic() + ORPHANS_SECONDS
+    while (orphans := [orphan for orphan in _children() if orphan not in others]) and time.monotonic() < deadline:
+        for orphan in orphans:
+            os.kill(orphan, signal.SIGKILL)
+            _await_end(orphan, deadline - time.monotonic())
+            os.waitpid(orphan, os.WNOHANG)
+
+
+def _children() -> list[int]:
+    me = os.getpid()
+    with contextlib.suppress(OSError):
+        return [int(pid) for pid in Path(f"/proc/{me}/task/{me}/children").read_text(encoding="ascii").split()]
+    return []
+
+
+def _await_end(pid: int, seconds: float) -> None:
+    pidfd = os.pidfd_open(pid)
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    poll.poll(max(0.0, seconds) * 1000)
+    os.close(pidfd)
+
+
+def _prctl(option: int, value: int) -> None:
+    _LIBC.prctl(option, value, 0, 0, 0)
 
 
 def _become_child(stream: socket.socket, name: str) -> None:
     """Run the function and answer. Never returns."""
     status = 1
     try:
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        _prctl(PR_SET_CHILD_SUBREAPER, 1)
         os.setsid()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)

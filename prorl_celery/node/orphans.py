@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 from collections.abc import Container
 from pathlib import Path
 
@@ -21,4 +23,13 @@ def orphans_of(pid: int, *, known: Container[int]) -> list[int]:
             state, parent = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
             if int(parent) == pid and state != "Z":
                 found.append(int(entry.name))
+    return found
+
+
+def kill_orphans_of(pid: int, *, known: Container[int]) -> list[int]:
+    """Kill them; those there were."""
+    found = orphans_of(pid, known=known)
+    for orphan in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(orphan, signal.SIGKILL)
     return found

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from prorl_celery.node import prctl
 from prorl_celery.node.children import Call, Child, Start, launch
-from prorl_celery.node.orphans import orphans_of
+from prorl_celery.node.orphans import kill_orphans_of
 from prorl_celery.node.signals import SignalPipe
 
 BACKOFF_FIRST_S = 0.1
@@ -37,6 +37,8 @@ HURRY_S = 1.0
 LAST_WAIT_S = 5.0
 """How long we wait for what was killed to be gone (a process in the kernel cannot be killed)."""
 LONGEST_POLL_S = 60.0
+ORPHANS_S = 10.0
+"""After a unit's death orphans are ended for so long: nobody can tell whose one was, and none of ours is meant."""
 
 log = logging.getLogger("prorl.supervisor")
 
@@ -92,6 +94,7 @@ class Supervisor:
         self._hurry = False
         self._exit_code = 0
         self._end_by: float | None = None
+        self._orphans_until = 0.0
 
     def run(self) -> int:
         """Supervise. Returns 0, or 1 when a vital unit failed or something could not be ended."""
@@ -158,9 +161,9 @@ class Supervisor:
                 # Looked at before it is reaped: until then its process group cannot be anybody else's.
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
-                return
+                break
             if ended is None:
-                return
+                break
             known = self._alive.pop(ended.si_pid, None)
             if known is not None:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -168,7 +171,12 @@ class Supervisor:
             _, status = os.waitpid(ended.si_pid, 0)
             if known is not None:
                 known[1].close_stdin()
+                if known[1] is not known[0].probe:
+                    self._orphans_until = time.monotonic() + ORPHANS_S
                 self._ended(*known, os.waitstatus_to_exitcode(status))
+        # A dead unit's descendants come to us one generation after the other, each at the death of the one before.
+        if time.monotonic() < self._orphans_until:
+            kill_orphans_of(os.getpid(), known=self._alive)
 
     def _ended(self, slot: _Slot, child: Child, code: int) -> None:
         if child is slot.probe:
@@ -200,8 +208,6 @@ class Supervisor:
             slot.failures = 0
         delay = self._put_off(slot)
         log.warning("%s (pid %d) ended: %s; again in %.1f s", slot.unit.name, child.pid, _how(code), delay)
-        if slot.unit.replaces:
-            self._kill_orphans()
         for name in slot.unit.replaces:
             self._retire(self._slots[name])
 
@@ -217,13 +223,6 @@ class Supervisor:
         if slot.child is not None:
             slot.child.tell(slot.unit.stop_signal, kill_at=time.monotonic() + slot.unit.grace_seconds)
         slot.child, slot.ready, slot.due = None, False, 0.0
-
-    def _kill_orphans(self) -> list[int]:
-        found = orphans_of(os.getpid(), known=self._alive)
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        return found
 
     # Stopping
 
@@ -273,7 +272,7 @@ class Supervisor:
             return False
         now = time.monotonic()
         self._end_by = now + LAST_WAIT_S if self._end_by is None else self._end_by
-        left = self._kill_orphans()
+        left = kill_orphans_of(os.getpid(), known=self._alive)
         if left and now >= self._end_by:
             log.error("processes that cannot be ended: %s", left)
             self._exit_code = 1

@@ -63,6 +63,13 @@ def with_a_daemon(name: str) -> None:
     lives(name)
 
 
+def with_a_family(name: str) -> None:
+    """A child that dies with us, whose own child, in a session of its own, does not."""
+    program = f"setsid sleep 1000 & echo $! >> {place}/grandchild.starts; wait"
+    subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "/bin/sh", "-c", program])
+    lives(name)
+
+
 def unit(name, function, *arguments, **options):
     return Unit(name, lambda: Call(function, (name, *arguments)), **options)
 
@@ -98,6 +105,7 @@ SERVICES = {
     "stubborn": lambda: [unit("a", stubborn, grace_seconds=30.0), unit("b", lives)],
     "impatient": lambda: [unit("a", stubborn, grace_seconds=0.3)],
     "daemon": lambda: [unit("a", with_a_daemon)],
+    "family": lambda: [unit("a", with_a_family), unit("b", lives)],
     "boots": lambda: [
         Unit("keeper", keeper, replaces=("stage",)),
         Unit(

@@ -130,6 +130,17 @@ def test_what_a_child_put_in_the_background_ends_with_the_service(serve: Serve) 
     assert not alive(daemon)
 
 
+def test_what_a_killed_child_leaves_is_ended_while_the_service_goes_on(serve: Serve) -> None:
+    service = serve("family")
+    first = service.pid("a")
+    grandchild = service.pid("grandchild")
+    os.kill(first, signal.SIGKILL)
+    until(lambda: not alive(grandchild), "the grandchild is gone")
+    until(lambda: alive(service.pid("grandchild", 2)), "the next one's is there")
+    assert alive(service.pid("b"))
+    assert service.stop() == 0
+
+
 def test_a_keepers_death_gives_fresh_stages_of_the_new_boot_while_the_old_drain(serve: Serve) -> None:
     service = serve("boots")
     old = service.pid("stage")

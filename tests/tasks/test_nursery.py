@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,21 @@ def spin(_: object) -> None:
 def leave_a_daemon(path: str) -> int:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     return child.pid
+
+
+def leave_a_daemon_of_its_own(path: str) -> int:
+    """A process that nobody waits for, in a session of its own."""
+    program = (
+        "import os, sys, time\nif os.fork(): os._exit(0)\nos.setsid(); print(os.getpid(), flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        return int(child.stdout.readline())
+
+
+def spin_beside_a_daemon(path: str) -> None:
+    Path(path).write_text(str(leave_a_daemon_of_its_own(path)))
+    spin(None)
 
 
 def not_json(_: object) -> object:
@@ -93,19 +109,56 @@ def test_a_local_function_is_refused(nursery: Nursery, signal: JobSignal) -> Non
 def test_an_endless_loop_ends_at_its_time_out_and_the_child_is_gone(nursery: Nursery, signal: JobSignal) -> None:
     with pytest.raises(StageTimeout, match=r"within 0\.3 s"):
         nursery.call(spin, None, timeout=0.3, cancel=signal)
-    assert _gone_within(5.0, lambda: _children_of(nursery._pid) == [])
+    assert _comes_true_within(5.0, lambda: _children_of(nursery._pid) == [])
 
 
 def test_a_cancel_ends_a_child_at_once(nursery: Nursery, signal: JobSignal) -> None:
     threading.Timer(0.2, signal.set, [Cancelled("enough")]).start()
     with pytest.raises(Cancelled):
         nursery.call(spin, None, timeout=60, cancel=signal)
-    assert _gone_within(5.0, lambda: _children_of(nursery._pid) == [])
+    assert _comes_true_within(5.0, lambda: _children_of(nursery._pid) == [])
 
 
 def test_a_grandchild_does_not_outlive_the_call(nursery: Nursery, signal: JobSignal) -> None:
     pid = nursery.call(leave_a_daemon, "", timeout=30, cancel=signal)
-    assert _gone_within(5.0, lambda: not _alive(pid))
+    assert _comes_true_within(5.0, lambda: not _alive(pid))
+
+
+def test_nothing_that_a_call_has_started_outlives_it(nursery: Nursery, signal: JobSignal, tmp_path: Path) -> None:
+    pid = nursery.call(leave_a_daemon_of_its_own, "", timeout=30, cancel=signal)
+    assert _comes_true_within(5.0, lambda: not _alive(pid))
+    with pytest.raises(StageTimeout):
+        nursery.call(spin_beside_a_daemon, str(tmp_path / "pid"), timeout=3, cancel=signal)
+    assert _comes_true_within(5.0, lambda: not _alive(int((tmp_path / "pid").read_text())))
+
+
+def test_the_daemon_of_one_call_is_left_alone_when_another_ends(
+    nursery: Nursery, signal: JobSignal, tmp_path: Path
+) -> None:
+    path = tmp_path / "pid"
+    other = JobSignal()
+    with ThreadPoolExecutor(1) as pool, contextlib.closing(other):
+        going = pool.submit(nursery.call, spin_beside_a_daemon, str(path), timeout=60, cancel=other)
+        assert _comes_true_within(30.0, lambda: path.exists() and path.read_text() != "")
+        nursery.call(double, 1, timeout=30, cancel=signal)
+        daemon = int(path.read_text())
+        assert Path(f"/proc/{daemon}").exists()
+        other.set(Cancelled("enough"))
+        with pytest.raises(Cancelled):
+            going.result(30)
+        assert _comes_true_within(5.0, lambda: not _alive(daemon))
+
+
+def test_a_nursery_that_is_closed_ends_what_is_under_way(signal: JobSignal, tmp_path: Path) -> None:
+    path = tmp_path / "pid"
+    nursery = Nursery()
+    with ThreadPoolExecutor(1) as pool:
+        going = pool.submit(nursery.call, spin_beside_a_daemon, str(path), timeout=60, cancel=signal)
+        assert _comes_true_within(30.0, lambda: path.exists() and path.read_text() != "")
+        nursery.close()
+        with pytest.raises((HandlerError, InternalError)):
+            going.result(30)
+    assert _comes_true_within(5.0, lambda: not _alive(int(path.read_text())))
 
 
 def test_many_calls_from_many_threads_get_their_own_answers(nursery: Nursery, signal: JobSignal) -> None:
@@ -133,7 +186,7 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def _gone_within(seconds: float, gone: object) -> bool:
+def _comes_true_within(seconds: float, gone: object) -> bool:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if gone():  # type: ignore[operator]
