@@ -154,7 +154,8 @@ class Seen:
         mine = [int(one == index) for one in self.given]
         if len(mine) < WINDOW:
             raise BenchFailed(f"{len(mine)} jobs are too few for a window of {WINDOW}")
-        inside = most = sum(mine[:WINDOW])
+        inside: int = sum(mine[:WINDOW])
+        most = inside
         for leaves, enters in zip(mine, mine[WINDOW:], strict=False):
             inside += enters - leaves
             most = max(most, inside)
