@@ -25,6 +25,7 @@
          |- HandlerError             handler: the handler's own code raised
          |- SandboxError             sandbox: a sandbox could not be started, entered or kept
          |   |- SandboxUnavailable   the machine cannot run this kind of sandbox at all
+         |   |- SandboxRefused       it asks for what no sandbox of that kind, or none on this node, may be
          |   |- BadImage             the image to start from is missing, out of reach, incomplete or another machine's
          |   |- NoKernel             no IPython kernel starts in the sandbox
          |   '- KeeperLost           the node's keeper is gone, and its sandboxes with it
@@ -188,6 +189,14 @@ class SandboxError(StageError):
 
 class SandboxUnavailable(SandboxError):
     """This machine cannot run that kind of sandbox; the message says what is missing."""
+
+    retryable = False
+
+
+class SandboxRefused(SandboxError):
+    """A sandbox was asked for that its kind cannot be, or that the node does not allow; the message names the field
+    or the setting. Asking again would not help.
+    """
 
     retryable = False
 

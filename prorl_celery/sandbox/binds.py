@@ -12,7 +12,7 @@ import posixpath
 from dataclasses import dataclass
 from pathlib import Path
 
-from prorl_celery.errors import SandboxError
+from prorl_celery.errors import SandboxRefused
 from prorl_celery.sandbox.launch import User
 from prorl_celery.sandbox.share import reachable
 
@@ -36,7 +36,7 @@ class Bind:
 def allowed_binds(wanted: tuple[str, ...], allowed: tuple[str, ...], user: User | None) -> tuple[Bind, ...]:
     """The binds of a specification, if the node allows them and the sandbox user can see them.
 
-    Raises: `SandboxError`, which names the bind and what would allow it. Looks at the files: may block.
+    Raises: `SandboxRefused`, which names the bind and what would allow it. Looks at the files: may block.
     """
     roots = [_root(entry) for entry in allowed]
     return tuple(_allowed_bind(text, roots, user) for text in wanted)
@@ -51,17 +51,17 @@ def _allowed_bind(text: str, roots: list[tuple[str, bool]], user: User | None) -
     source, target, writable = _parse(text)
     found = os.path.realpath(source)
     if FORBIDDEN & set(found):
-        raise SandboxError(f"the bind {text!r} leads to a name that cannot be bound: {found!r}")
+        raise SandboxRefused(f"the bind {text!r} leads to a name that cannot be bound: {found!r}")
     fitting = [may_write for root, may_write in roots if found == root or found.startswith(root.rstrip("/") + "/")]
     if not fitting:
-        raise SandboxError(f"the bind {text!r} is not allowed here: PRORL_SANDBOX_BINDS names no folder with {found}")
+        raise SandboxRefused(f"the bind {text!r} is not allowed here: PRORL_SANDBOX_BINDS names no folder with {found}")
     if writable and not any(fitting):
-        raise SandboxError(f"the bind {text!r} is allowed for reading only: PRORL_SANDBOX_BINDS would say DIR:rw")
+        raise SandboxRefused(f"the bind {text!r} is allowed for reading only: PRORL_SANDBOX_BINDS would say DIR:rw")
     path = Path(found)
     if not path.exists():
-        raise SandboxError(f"the bind {text!r}: there is no {found} on this machine")
+        raise SandboxRefused(f"the bind {text!r}: there is no {found} on this machine")
     if not reachable(path, user):
-        raise SandboxError(f"the bind {text!r}: {user.name if user else 'this user'} cannot read {found}")
+        raise SandboxRefused(f"the bind {text!r}: {user.name if user else 'this user'} cannot read {found}")
     return Bind(found, target, writable)
 
 
@@ -69,12 +69,12 @@ def _parse(text: str) -> tuple[str, str, bool]:
     parts = text.split(":")
     writable = parts[2:] == ["rw"]
     if len(parts) not in (2, 3) or (len(parts) == 3 and parts[2] not in ("rw", "ro")):
-        raise SandboxError(f"the bind {text!r} is not SOURCE:TARGET or SOURCE:TARGET:rw")
+        raise SandboxRefused(f"the bind {text!r} is not SOURCE:TARGET or SOURCE:TARGET:rw")
     source, target = parts[:2]
     if any(not part.startswith("/") or FORBIDDEN & set(part) for part in (source, target)):
-        raise SandboxError(f"the bind {text!r} needs two absolute paths without commas, quotes or backslashes")
+        raise SandboxRefused(f"the bind {text!r} needs two absolute paths without commas, quotes or backslashes")
     if target != posixpath.normpath(target) or target == "/" or target.startswith("//"):
-        raise SandboxError(f"the bind {text!r}: {target!r} is no plain path to a place inside")
+        raise SandboxRefused(f"the bind {text!r}: {target!r} is no plain path to a place inside")
     if target in WRITABLE or any(target == at or target.startswith(f"{at}/") for at in TAKEN):
-        raise SandboxError(f"the bind {text!r}: {target} is the sandbox's own")
+        raise SandboxRefused(f"the bind {text!r}: {target} is the sandbox's own")
     return source, target, writable

@@ -11,9 +11,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from prorl_celery.errors import SandboxError, SandboxUnavailable
+from prorl_celery.errors import SandboxRefused, SandboxUnavailable
 from prorl_celery.sandbox.base import SandboxSpec
-from prorl_celery.sandbox.binds import allowed_binds
+from prorl_celery.sandbox.binds import Bind, allowed_binds
 from prorl_celery.sandbox.launch import (
     Launch,
     User,
@@ -47,8 +47,16 @@ class Bubblewrap:
         make_etc(self._etc)
         self._python = extra_python(user)
 
-    def launch(self, spec: SandboxSpec, *, nonce: str) -> Launch:
-        """What to run for a spec."""
+    def binds(self, spec: SandboxSpec) -> tuple[Bind, ...]:
+        """Those that a spec may have. Raises: `SandboxRefused`. Looks at the files: may block."""
+        found = allowed_binds(spec.binds, self._settings.sandbox_binds, self._user)
+        for bind in found:
+            if bind.target.split("/")[1] in HOSTS_OWN:
+                raise SandboxRefused(f"a bubblewrap sandbox has the machine's at {bind.target}: bind to another place")
+        return found
+
+    def launch(self, spec: SandboxSpec, *, nonce: str, binds: tuple[Bind, ...] = ()) -> Launch:
+        """What to run for a spec, with the binds that it may have."""
         processes = spec.processes
         if not processes_counted_per_namespace():
             # Old kernels count all sandboxes of the user together: the limit then only bounds the sum.
@@ -59,12 +67,12 @@ class Bubblewrap:
         if self._python is not None:
             path = f"{self._python}/bin:{path}"
         return Launch(
-            argv=(*self._flags(spec), *init),
+            argv=(*self._flags(spec, binds), *init),
             env=environment(spec, path=path, home=HOME),
             user=self._user,
         )
 
-    def _flags(self, spec: SandboxSpec) -> tuple[str, ...]:
+    def _flags(self, spec: SandboxSpec, binds: tuple[Bind, ...] = ()) -> tuple[str, ...]:
         flags = [str(self._binary), "--ro-bind", "/usr", "/usr"]
         for name in ("bin", "sbin", "lib", "lib32", "lib64"):
             host = Path("/", name)
@@ -85,9 +93,7 @@ class Bubblewrap:
         for place in ("/tmp", "/var/tmp", "/dev/shm", HOME):
             flags += ["--size", small, "--perms", "1777", "--tmpfs", place]
         flags += ["--size", str(spec.disk_bytes), "--tmpfs", WORKDIR, "--chdir", WORKDIR]
-        for bind in allowed_binds(spec.binds, self._settings.sandbox_binds, self._user):
-            if bind.target.split("/")[1] in HOSTS_OWN:
-                raise SandboxError(f"a bubblewrap sandbox has the machine's at {bind.target}: bind to another place")
+        for bind in binds:
             flags += ["--bind" if bind.writable else "--ro-bind", bind.source, bind.target]
         # The root and /dev are tmpfs too, and would be writable without bound.
         flags += ["--remount-ro", "/dev", "--remount-ro", "/"]

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from prorl_celery.errors import KeeperLost, SandboxError, sandbox_error
+from prorl_celery.errors import KeeperLost, SandboxError, SandboxRefused, sandbox_error
 from prorl_celery.sandbox import wire
 from prorl_celery.sandbox.base import CancelSignal, SandboxHandle, SandboxSpec
 from prorl_celery.sandbox.session import LiveSandbox
@@ -169,7 +169,7 @@ class KeeperClient:
             _send(channel, message)
         except ValueError as error:
             channel.close()
-            raise SandboxError(f"the sandbox's specification is too long: {error}") from error
+            raise SandboxRefused(f"the sandbox's specification is too long: {error}") from error
         except KeeperLost:
             channel.close()
             raise

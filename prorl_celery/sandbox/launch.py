@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from prorl_celery.errors import SandboxError, SandboxUnavailable
+from prorl_celery.errors import SandboxRefused, SandboxUnavailable
 from prorl_celery.sandbox import owner
 from prorl_celery.sandbox.base import SandboxSpec
 from prorl_celery.sandbox.limits import data_kib
@@ -80,18 +80,18 @@ def sandbox_user(settings: Settings) -> User | None:
 def choose_kind(spec: SandboxSpec, settings: Settings, *, has_singularity: Callable[[], bool]) -> str:
     """The kind for a spec: its own, else the node's setting, else by whether it names an image.
 
-    Raises: `SandboxUnavailable`, `SandboxError` for a spec that no kind can serve.
+    Raises: `SandboxUnavailable`, `SandboxRefused` for a spec that no kind can serve.
     """
     kind = spec.kind if spec.kind != "auto" else settings.sandbox
     if kind == "auto":
         kind = "bubblewrap" if spec.image is None else "singularity"
     if kind not in KINDS:
-        raise SandboxError(f"{kind!r} is no kind of sandbox; there are auto, {', '.join(KINDS)}")
+        raise SandboxRefused(f"{kind!r} is no kind of sandbox; there are auto, {', '.join(KINDS)}")
     if spec.image is not None and kind != "singularity":
         raise SandboxUnavailable(f"the sandbox kind {kind} has no images; use singularity, or no image")
     if kind == "singularity":
         if spec.image is None:
-            raise SandboxError("a singularity sandbox needs an image")
+            raise SandboxRefused("a singularity sandbox needs an image")
         if not has_singularity():
             raise SandboxUnavailable(
                 "an image needs Apptainer or Singularity, and neither `singularity` nor `apptainer` is on the PATH; "
@@ -103,19 +103,19 @@ def choose_kind(spec: SandboxSpec, settings: Settings, *, has_singularity: Calla
 
 
 def check_spec(spec: SandboxSpec, settings: Settings, kind: str) -> None:
-    """Raises `SandboxError` when a spec asks for what its kind of sandbox cannot be, or the node does not allow."""
+    """Raises `SandboxRefused` when a spec asks for what its kind of sandbox cannot be, or the node does not allow."""
     check_network(spec, settings, kind)
     for name, value in spec.env.items():
         if not _ENV_NAME.fullmatch(name) or "\0" in value:
-            raise SandboxError(f"{name!r} cannot be an environment variable")
+            raise SandboxRefused(f"{name!r} cannot be an environment variable")
     if spec.fakeroot and kind != "singularity":
-        raise SandboxError(f"a {kind} sandbox cannot look like root: fakeroot needs an image")
+        raise SandboxRefused(f"a {kind} sandbox cannot look like root: fakeroot needs an image")
     if spec.fakeroot and not settings.sandbox_fakeroot:
-        raise SandboxError("looking like root is not allowed on this node: PRORL_SANDBOX_FAKEROOT=1 allows it")
+        raise SandboxRefused("looking like root is not allowed on this node: PRORL_SANDBOX_FAKEROOT=1 allows it")
     if spec.binds and kind == "local":
-        raise SandboxError("a local sandbox has no binds: it sees all of the machine")
+        raise SandboxRefused("a local sandbox has no binds: it sees all of the machine")
     if spec.processes < 8 or spec.memory_bytes < 1 << 20 or spec.disk_bytes < 4096 or spec.lifetime_seconds <= 0:
-        raise SandboxError("a sandbox needs 8 processes, 1 MiB of memory, 4 KiB of disk and time to live")
+        raise SandboxRefused("a sandbox needs 8 processes, 1 MiB of memory, 4 KiB of disk and time to live")
 
 
 def environment(spec: SandboxSpec, *, path: str, home: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ import socket
 from collections import deque
 from contextlib import suppress
 
-from prorl_celery.errors import SandboxError
+from prorl_celery.errors import SandboxError, SandboxRefused
 from prorl_celery.sandbox.base import SandboxSpec
 from prorl_celery.settings import Settings
 
@@ -26,16 +26,16 @@ IN_BLOCK = (256 - 2) * 256
 
 
 def check_network(spec: SandboxSpec, settings: Settings, kind: str) -> None:
-    """Raises `SandboxError` where a node does not allow a network, or a kind does not have it."""
+    """Raises `SandboxRefused` where a node does not allow a network, or a kind does not have it."""
     if spec.network not in NETWORKS:
-        raise SandboxError(f"network must be one of {', '.join(NETWORKS)}, not {spec.network!r}")
+        raise SandboxRefused(f"network must be one of {', '.join(NETWORKS)}, not {spec.network!r}")
     if spec.network not in settings.sandbox_networks:
-        raise SandboxError(
+        raise SandboxRefused(
             f"the network {spec.network!r} is not allowed on this node: PRORL_SANDBOX_NETWORKS allows "
             f"{', '.join(settings.sandbox_networks) or 'nothing'}"
         )
     if spec.network == "bridge" and kind != "singularity":
-        raise SandboxError(f"a {kind} sandbox has no bridge; it has the networks none and host")
+        raise SandboxRefused(f"a {kind} sandbox has no bridge; it has the networks none and host")
 
 
 class Loopbacks:

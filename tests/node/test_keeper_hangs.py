@@ -123,6 +123,16 @@ def test_an_image_on_a_mount_that_does_not_answer_holds_up_nobody(keeper, stalle
     assert eventually(lambda: states_of_children(keeper.process.pid).count("D") == 0)
 
 
+def test_a_bind_on_a_mount_that_does_not_answer_holds_up_nobody(tmp_path, stalled, never):
+    settings = Settings(run_dir=tmp_path, node="n1", sandbox_binds=(str(stalled.parent),))
+    with KeeperProcess(settings) as keeper:
+        keeper.client.start(spec("before"), cancel=never, timeout=60).stop()
+        start_and_ask_meanwhile(keeper, binds=(f"{stalled}/data:/data",))
+        keeper.client.start(spec("other"), cancel=never, timeout=60).stop()
+        assert eventually(lambda: keeper.client.status()["live"] == 0)
+        assert eventually(lambda: things_left(keeper) == [])
+
+
 def test_a_client_that_hangs_keeps_no_start_beyond_its_time(keeper, never):
     """It neither reads what the sandbox says nor hangs up: the same as one whose worker is stopped."""
     with keeper.client._connect() as channel:

@@ -11,6 +11,7 @@ from prorl_celery.node.keeper.loop import Timer
 from prorl_celery.node.keeper.process import SandboxProcess
 from prorl_celery.node.keeper.work import ChildWork
 from prorl_celery.sandbox.base import SandboxHandle, SandboxSpec
+from prorl_celery.sandbox.binds import Bind
 from prorl_celery.sandbox.launch import Launch
 
 
@@ -28,6 +29,8 @@ class Entry:
         self.launch: Launch | None = None
         self.borrows_usr = kind != "singularity"
         """Its /usr is the host's. Of an instance only the child that starts it can tell: its image may not answer."""
+        self.binds: tuple[Bind, ...] | None = None
+        """Those that it may have, once a child has looked at them (`Kinds.are_bound`)."""
         self.ending = False
         self.over = False
         """All of its process has gone."""

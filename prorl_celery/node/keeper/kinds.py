@@ -6,13 +6,15 @@ Each is tried out before its first sandbox, by a child: a program that hangs hol
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import Any
 
 from prorl_celery.errors import SandboxError, SandboxUnavailable
+from prorl_celery.node.keeper.entry import Entry
 from prorl_celery.node.keeper.loop import Loop
 from prorl_celery.node.keeper.work import ChildWork
+from prorl_celery.sandbox.binds import Bind
 from prorl_celery.sandbox.bubblewrap import PROBE_SECONDS, Bubblewrap
 from prorl_celery.sandbox.launch import User, sandbox_user
 from prorl_celery.sandbox.share import Share
@@ -20,6 +22,8 @@ from prorl_celery.sandbox.singularity import Program, Singularity, find
 from prorl_celery.sandbox.singularity.program import VERSION_SECONDS
 from prorl_celery.settings import Settings
 
+BIND_SECONDS = 20.0
+"""Longest look at the folders that a sandbox is to see."""
 MARGIN_SECONDS = 5.0
 """What a child gets beyond the time-out of the program it runs."""
 
@@ -39,6 +43,8 @@ class Kinds:
         self._share: Share | None = None
         self._trying: dict[str, ChildWork] = {}
         self._waiting: dict[str, dict[str, Ready]] = {}
+        self._given_up: set[str] = set()
+        """Those whose trial was killed because nobody waited for it."""
 
     @property
     def pids(self) -> set[int]:
@@ -57,10 +63,34 @@ class Kinds:
         self._waiting.setdefault(kind, {})[sandbox_id] = ready
         return False
 
+    def are_bound(self, entry: Entry, ready: Ready, stuck: Callable[[], None]) -> bool:
+        """Whether an entry's binds need no look any more. If they do, `ready` is called when a child has looked: they
+        may be on a disk that does not answer, and then `stuck` is called. Raises `OSError` when no child can be made.
+        """
+        if entry.kind != "bubblewrap" or not entry.spec.binds or entry.binds is not None:
+            return True
+        kind = self.bubblewrap()
+
+        def looked(found: Any, error: SandboxError | None) -> None:
+            entry.work = None
+            if error is None:
+                entry.binds = tuple(Bind(*each) for each in found)
+            ready(error)
+
+        entry.work = ChildWork(
+            lambda: [astuple(bind) for bind in kind.binds(entry.spec)],
+            self._loop,
+            looked,
+            timeout=BIND_SECONDS,
+            stuck=stuck,
+        )
+        return False
+
     def gone(self, kind: str, sandbox_id: str) -> None:
         """A sandbox needs nothing more. What it alone has waited for is given up."""
         waiting = self._waiting.get(kind, {})
         if waiting.pop(sandbox_id, None) is not None and not waiting:
+            self._given_up.add(kind)
             self._trying[kind].kill()
 
     def bubblewrap(self) -> Bubblewrap:
@@ -106,19 +136,30 @@ class Kinds:
 
     def _found(self, kind: str, found: Any, error: SandboxError | None) -> None:
         del self._trying[kind]
-        waiting = self._waiting.pop(kind, {})
-        if error is not None:
-            error = SandboxUnavailable(str(error))
-        elif kind == "singularity":
-            program = Program(**{**found, "version": tuple(found["version"])})
+        given_up = kind in self._given_up
+        self._given_up.discard(kind)
+        if error is not None and given_up and self._waiting.get(kind):
+            # Somebody has come since it was killed: its end says nothing of the kind.
             try:
-                self._singularity = Singularity(self._settings, self._user(), self.share(), self._boot, program)
-            except (SandboxError, OSError) as failed:
-                error = failed if isinstance(failed, SandboxError) else SandboxUnavailable(str(failed))
-        if kind == "bubblewrap" and waiting:  # else it was given up
-            self._tried = error if isinstance(error, SandboxUnavailable) else True
-        for ready in waiting.values():
+                self._try(kind)
+                return
+            except OSError as failed:
+                error = SandboxError(f"the sandbox could not be started: {failed}")
+        if error is None and kind == "singularity":
+            error = self._make_singularity(Program(**{**found, "version": tuple(found["version"])}))
+        if kind == "bubblewrap" and (error is None or isinstance(error, SandboxUnavailable)):
+            self._tried = True if error is None else error
+        for ready in self._waiting.pop(kind, {}).values():
             ready(error)
+
+    def _make_singularity(self, program: Program) -> SandboxError | None:
+        try:
+            self._singularity = Singularity(self._settings, self._user(), self.share(), self._boot, program)
+        except SandboxError as error:
+            return error
+        except OSError as error:
+            return SandboxUnavailable(str(error))
+        return None
 
 
 def _find() -> dict[str, Any]:

@@ -177,7 +177,8 @@ class Sandboxes:
                 self._loop.after(0.0, lambda: started(entry, None))
 
         def prepare() -> None:
-            if self.kernels.are_prepared(entry, self.kinds.share, then(begin)):
+            bound = self.kinds.are_bound(entry, then(prepare), lambda: self._is_stuck(entry))
+            if bound and self.kernels.are_prepared(entry, self.kinds.share, then(begin)):
                 begin()
 
         if self.kinds.is_ready(entry.kind, entry.sandbox_id, then(prepare)):
@@ -201,7 +202,7 @@ class Sandboxes:
         if entry.kind == "local":
             user = sandbox_user(self._settings)
             return local.local_launch(spec, nonce=entry.nonce, user=user, share=self.kinds.share())
-        return self.kinds.bubblewrap().launch(spec, nonce=entry.nonce)
+        return self.kinds.bubblewrap().launch(spec, nonce=entry.nonce, binds=entry.binds or ())
 
     def _reap_strangers(self) -> None:
         known = self.limits.pids | self.kernels.pids | self.kinds.pids

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prorl_celery.errors import SandboxError
+from prorl_celery.errors import SandboxError, SandboxUnavailable
 from prorl_celery.sandbox.owner import owner_in
 
 NETWORK = "bridge"
@@ -130,7 +130,7 @@ def noted() -> list[str]:
 def find() -> Bridge:
     """The site's bridge. Raises `SandboxError` where this process cannot use one, saying why."""
     if os.geteuid() != 0:
-        raise SandboxError("the network 'bridge' needs a service that root runs; without there are none and host")
+        raise SandboxUnavailable("the network 'bridge' needs a service that root runs; without there are none and host")
     for path in sorted(found for folder in CONFIGURATIONS for found in folder.glob("*.conflist")):
         try:
             read = json.loads(path.read_bytes())
@@ -142,7 +142,7 @@ def find() -> Bridge:
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise SandboxError(f"the network 'bridge': {path} is not understood: {error}") from error
     places = ", ".join(map(str, CONFIGURATIONS))
-    raise SandboxError(f"there is no network 'bridge' on this machine: no conflist in {places} has that name")
+    raise SandboxUnavailable(f"there is no network 'bridge' on this machine: no conflist in {places} has that name")
 
 
 def _note(instance: str) -> Path:
@@ -153,4 +153,6 @@ def _plugin(name: str) -> Path:
     for place in PLUGINS:
         if (place / name).is_file() and "/" not in name:
             return place / name
-    raise SandboxError(f"the network 'bridge' needs the CNI plugin {name!r} (Debian: containernetworking-plugins)")
+    raise SandboxUnavailable(
+        f"the network 'bridge' needs the CNI plugin {name!r} (Debian: containernetworking-plugins)"
+    )
