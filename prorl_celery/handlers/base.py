@@ -51,7 +51,7 @@ from typing import Any, ClassVar, Protocol
 from prorl_celery.errors import BadInstance
 from prorl_celery.jobs.models import STAGES, JobRequest, Stage
 from prorl_celery.jobs.turns import Turn
-from prorl_celery.sandbox.base import CancelSignal, Sandbox
+from prorl_celery.sandbox.base import CancelSignal, Sandbox, check_wishes
 
 MAIN = "main"
 """The name of `ctx.sandbox` among `ctx.sandboxes`."""
@@ -66,7 +66,7 @@ JSON = Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxRequest:
-    """A sandbox that a job asks for. Raises ValueError for stages that are none."""
+    """A sandbox that a job asks for. Raises `ValueError` that names the field for what it cannot be."""
 
     image: str | None = None
     """A container image; None for a sandbox with the host's programs."""
@@ -86,6 +86,10 @@ class SandboxRequest:
     """The stages that may use it. It ends after the last of them."""
 
     def __post_init__(self) -> None:
+        check_wishes(self)
+        for name in ("memory_bytes", "disk_bytes"):
+            if not isinstance(getattr(self, name), int | None):
+                raise ValueError(f"{name} must be a whole number, not {getattr(self, name)!r}")
         if not self.stages or not set(self.stages) <= set(STAGES):
             raise ValueError(f"a sandbox's stages are some of {', '.join(STAGES)}, not {self.stages!r}")
 

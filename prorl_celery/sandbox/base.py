@@ -8,6 +8,7 @@ descriptors from the keeper (`prorl_celery.sandbox.client`).
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from math import isfinite
 from typing import Any, Protocol
 
 
@@ -46,8 +47,51 @@ class SandboxSpec:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> SandboxSpec:
-        """Raises `TypeError`, `KeyError` for what is no specification."""
-        return cls(**{**data, "binds": tuple(data.get("binds", ()))})
+        """Raises `TypeError`, `ValueError` for what is no specification."""
+        spec = cls(**{**data, "binds": tuple(data.get("binds", ()))})
+        check_wishes(spec)
+        for name in ("job_id", "purpose", "kind"):
+            _check(name, getattr(spec, name), str)
+        for name in ("attempt", "fence", "memory_bytes", "disk_bytes", "processes"):
+            _check(name, getattr(spec, name), int)
+        for name in ("cpus", "lifetime_seconds"):
+            _check(name, getattr(spec, name), int | float)
+        _check("env", spec.env, dict)
+        for value in spec.env.values():
+            _check("a value of env", value, str)
+        return spec
+
+
+class Wishes(Protocol):
+    """What a handler's request and the keeper's specification have in common."""
+
+    @property
+    def image(self) -> str | None: ...
+    @property
+    def network(self) -> str: ...
+    @property
+    def binds(self) -> tuple[str, ...]: ...
+    @property
+    def fakeroot(self) -> bool: ...
+    @property
+    def kernel(self) -> bool: ...
+
+
+def check_wishes(wishes: Wishes) -> None:
+    """Raises `ValueError`, which names the field, where a value is of another type than it says."""
+    _check("image", wishes.image, str | None)
+    _check("network", wishes.network, str)
+    _check("binds", wishes.binds, tuple | list)
+    for bind in wishes.binds:
+        _check("each of binds", bind, str)
+    _check("fakeroot", wishes.fakeroot, bool)
+    _check("kernel", wishes.kernel, bool)
+
+
+def _check(name: str, value: Any, kind: Any) -> None:
+    if not isinstance(value, kind) or (isinstance(value, float) and not isfinite(value)):
+        expected = getattr(kind, "__name__", str(kind))
+        raise ValueError(f"{name} must be {expected}, not {str(value)[:80]!r} ({type(value).__name__})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

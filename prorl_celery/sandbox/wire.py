@@ -70,6 +70,9 @@ def receive(channel: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
         message = json.loads(packet)
         if not isinstance(message, dict):
             raise ValueError("a packet that is not a JSON object")
+    except RecursionError:
+        close_all(received)
+        raise ValueError("a packet that is nested too deep") from None
     except ValueError:
         close_all(received)
         raise

@@ -9,9 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from keeper_help import eventually, spec
+from keeper_help import LIMIT, eventually, spec
 
-from prorl_celery.errors import SandboxError
+from prorl_celery.errors import SandboxError, SandboxRefused
 from prorl_celery.sandbox import wire
 from prorl_celery.testing.keeper import KeeperProcess
 
@@ -37,6 +37,9 @@ def test_a_keeper_without_descriptors_refuses_a_start_and_keeps_its_sandboxes(ke
     [b"", b"x", b"[]", b"{}", b'{"op": 7}', b'{"op": ["status"]}', b'{"op": "start"}', b'{"op": "start", "spec": 5}',
      b'{"op": "start", "spec": {"job_id": "x"}}', b'{"op": "start", "spec": {"job_id": "x", "attempt": 1, "env": 5}}',
      b'{"op": "start", "spec": {"job_id": "x", "attempt": 1, "processes": "many"}}',
+     b'{"op": "start", "spec": {"job_id": "x", "attempt": 1, "binds": [["/usr"]]}, "timeout": 9}',
+     b'{"op": "start", "spec": {"job_id": "x", "attempt": 1, "lifetime_seconds": NaN}, "timeout": 9}',
+     b'{"op": "list", "after": Infinity}', b'{"op": ' + b"[" * 100_000, b'{"op": "' + b"\x7f" * 100_000 + b'"}',
      b'{"op": "admit", "timeout": "soon"}', b'{"op": "attach"}', b'{"op": "list", "after": {}}', b"\xff" * 100_000],
 )  # fmt: skip
 def test_a_bad_request_is_answered_and_does_not_hurt_the_keeper(keeper, packet):
@@ -47,6 +50,21 @@ def test_a_bad_request_is_answered_and_does_not_hurt_the_keeper(keeper, packet):
         if packet:
             assert b'"ok":false' in channel.recv(65536)
     assert keeper.client.status()["live"] == 0
+
+
+def test_what_a_sandbox_cannot_be_is_refused_once_and_for_all_however_long_it_is_said(keeper, never):
+    for changes, said in (
+        ({"network": "\x7f" * 20_000}, "network must be one of"),
+        ({"network": "host"}, "PRORL_SANDBOX_NETWORKS"),
+        ({"binds": ("/usr:/mnt",)}, "PRORL_SANDBOX_BINDS"),
+        ({"fakeroot": True}, "fakeroot needs an image"),
+        ({"image": "x" * wire.PACKET_BYTES}, "specification is too long"),
+    ):
+        with pytest.raises(SandboxRefused, match=said) as refused:
+            keeper.client.start(spec(**changes), cancel=never, timeout=30)
+        assert not refused.value.retryable
+    status = keeper.client.status()
+    assert (status["live"], status["room"]) == (0, LIMIT)
 
 
 def asked(channel: socket.socket) -> bool:

@@ -25,6 +25,8 @@ PAGE = 200
 START_GRACE_SECONDS = 5.0
 """A start that is not done this long after its client's time-out is given up here: the client may be wedged."""
 LONGEST_ADMISSION_SECONDS = 3600.0
+MESSAGE_CHARACTERS = 4000
+"""Longest text of an error: it may quote what was asked for, and what is escaped in JSON must still fit a packet."""
 
 
 class Connection:
@@ -49,7 +51,7 @@ class Connection:
 
     def fail(self, error: SandboxError) -> None:
         """Answer with an error."""
-        self.send({"ok": False, "error": type(error).__name__, "message": str(error)})
+        self.send({"ok": False, "error": type(error).__name__, "message": str(error)[:MESSAGE_CHARACTERS]})
 
     def has_hung_up(self) -> bool:
         """Whether the client has gone and its end has merely not been read yet."""
@@ -91,7 +93,7 @@ class Connection:
             self._service.serve(self, message)
         except SandboxError as error:
             self.fail(error)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             self.fail(SandboxError(f"a bad request: {type(error).__name__}: {error}"))
 
 
@@ -205,7 +207,11 @@ class Service:
                 self._give(connection, entry)
 
         overdue = self.loop.after(timeout + START_GRACE_SECONDS, connection.close)
-        entry = self.sandboxes.start(spec, message.get("admission"), started)
+        try:
+            entry = self.sandboxes.start(spec, message.get("admission"), started)
+        except BaseException:
+            overdue.cancel()
+            raise
         connection.starting = entry.sandbox_id
 
     def _keep(self, connection: Connection, message: dict[str, Any]) -> None:
