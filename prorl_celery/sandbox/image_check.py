@@ -22,6 +22,8 @@ START = ".singularity.d/actions/start"
 SHELLS = ("usr/bin/bash", "bin/bash", "usr/local/bin/bash")
 ENV = "usr/bin/env"
 """The shell and the program that our sandboxes begin with, inside."""
+START_SHELL = "bin/sh"
+"""What the image's own start script is for."""
 LINKS_AT_MOST = 40
 
 ELF_MACHINE = {"x86_64": 62, "aarch64": 183, "ppc64le": 21, "s390x": 22, "riscv64": 243}
@@ -88,7 +90,7 @@ def _check_folder(path: Path) -> None:
     if borrows_usr(path):
         return
     shell = next((found for name in SHELLS if (found := _inside(root, name)) is not None), None)
-    for what, found in (("bash", shell), (f"/{ENV}", _inside(root, ENV))):
+    for what, found in (("bash", shell), *((f"/{name}", _inside(root, name)) for name in (ENV, START_SHELL))):
         if found is None:
             raise BadImage(f"the image {path} has no {what}, with which every sandbox begins: add it and build it anew")
     machine = os.uname().machine

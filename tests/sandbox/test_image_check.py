@@ -100,7 +100,12 @@ def test_what_its_user_cannot_reach_is_said_with_the_user(image):
 
 @pytest.mark.parametrize(
     ("lost", "says"),
-    [(START, "no image: `prorl images build"), ("usr/bin/bash", "no bash"), ("usr/bin/env", "no /usr/bin/env")],
+    [
+        (START, "no image: `prorl images build"),
+        ("usr/bin/bash", "no bash"),
+        ("usr/bin/env", "no /usr/bin/env"),
+        ("usr/bin/sh", "no /bin/sh"),
+    ],
 )
 def test_a_folder_that_lacks_what_a_sandbox_begins_with(image, lost, says):
     (image / lost).unlink()
