@@ -70,18 +70,23 @@ class PolicyGate:
         with self._looking:
             self._look()
 
+    def join(self) -> None:
+        """The process is about to make calls: whoever pauses waits for it from now on."""
+        self._try_to_look()
+
     def heard(self, _: str = "") -> None:
-        """Something has changed, says the listener."""
+        """Something has changed, says the listener. A process that has made no call has nothing to obey."""
+        if self._belief is not None:
+            self._try_to_look()
+
+    def _try_to_look(self) -> None:
         try:
             self.look()
         except StoreUnavailable as error:
             log.warning("the policy's state is out of reach: %s", error)
 
     def beat(self) -> None:
-        """Look as the heartbeat does: only a process that has made a call, or has looked before, has anything to tell.
-
-        Raises `StoreUnavailable`.
-        """
+        """Look as the heartbeat does. Raises `StoreUnavailable`."""
         if self._belief is not None:
             self.look()
 

@@ -113,7 +113,7 @@ class StageProcess:
         """Celery consumes now."""
         self._tell_node(0)
         if self.stage == "rollout":
-            self.gate.heard()
+            self.gate.join()
 
     def drain(self) -> None:
         """Stop was asked for: let jobs finish for a while, then give back what could not."""

@@ -11,7 +11,7 @@ import aiohttp
 from prorl_celery.llm.endpoint import Endpoint
 
 PATH = "/abort_requests"
-ASK_SECONDS = 1.0
+ASK_SECONDS = 2.0
 NAMES = {"vllm": ("cmpl-{}", "cmpl-{}-0"), "vllm_generate": ("generate-tokens-{}",)}
 """What the engine calls a request whose `X-Request-Id` we know, by kind of backend."""
 

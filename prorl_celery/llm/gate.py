@@ -22,7 +22,7 @@ from prorl_celery.llm.wire import repeated
 T = TypeVar("T")
 Interruption = Literal["finish", "abort"]
 
-GIVE_UP_SECONDS = 1.0
+GIVE_UP_SECONDS = 3.0
 """How long an engine that was asked to give up a request may take to answer with what it has."""
 
 

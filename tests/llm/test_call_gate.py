@@ -180,8 +180,10 @@ def test_a_cancel_ends_a_call_that_is_interrupted_too(
 
 @pytest.mark.parametrize(("kind", "mode"), [("vllm", "tokens"), ("vllm_generate", "tokens"), ("vllm", "chat")])
 def test_what_an_engine_had_when_it_gave_a_call_up_stands(
-    kind: str, mode: str, model_loop: ModelLoop, cancel: Signal, gate: Turnstile
+    kind: str, mode: str, model_loop: ModelLoop, cancel: Signal, gate: Turnstile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("prorl_celery.llm.gate.GIVE_UP_SECONDS", GENEROUS_SECONDS)
+    monkeypatch.setattr("prorl_celery.llm.abort.ASK_SECONDS", GENEROUS_SECONDS)
     with ScriptedBackend(policy="loop", record=10) as backend:
         backend.fail("slow", count=1, seconds=20.0)
         endpoint = Endpoint(url=backend.url, model=backend.model, kind=kind, tokenizer=str(backend.tokenizer_dir))
