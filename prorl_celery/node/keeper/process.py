@@ -115,6 +115,9 @@ class SandboxProcess:
         def prepare() -> None:
             for descriptor in passed:
                 os.set_inheritable(descriptor, True)
+            # Python ignores these, and a shell can't undo what it was started with: `yes | head` would complain.
+            for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
+                signal.signal(ignored, signal.SIG_DFL)
             give_way()
             if user is not None:
                 user.become()
