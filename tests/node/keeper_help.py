@@ -81,3 +81,12 @@ def states_of_children(pid: int) -> str:
     """The state letter of each child."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return "".join(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] for child in children)
+
+
+def guard_of(keeper: KeeperProcess) -> int | None:
+    """The process that cleans up behind a keeper that is killed."""
+    pid = keeper.process.pid
+    for child in map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
+        if Path(f"/proc/{child}/comm").read_text() == "prorl-guard\n":
+            return child
+    return None

@@ -9,10 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
-from keeper_help import eventually, marked_processes, share_of, spec, things_of
+from keeper_help import eventually, guard_of, marked_processes, share_of, spec, things_of
 
 from prorl_celery.errors import KeeperLost, SandboxError
 from prorl_celery.node.janitor.removal import clear_left
@@ -124,14 +123,6 @@ def test_a_keeper_whose_guard_was_killed_has_another(keeper, never):
     assert eventually(lambda: guard_of(keeper) not in (None, guard))
     keeper.kill()
     assert eventually(lambda: things_of(keeper, share) == [])
-
-
-def guard_of(keeper: KeeperProcess) -> int | None:
-    pid = keeper.process.pid
-    for child in map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
-        if Path(f"/proc/{child}/comm").read_text() == "prorl-guard\n":
-            return child
-    return None
 
 
 def test_what_keeper_and_guard_left_when_both_were_killed_the_next_keeper_removes(keeper_settings, never):
