@@ -22,7 +22,7 @@ def backends(ctx: click.Context, url: str | None, token: str | None, as_json: bo
     if as_json:
         print_json(found)
     else:
-        columns = ("url", "model", "kind", "state", "assigned", "weight", "policy_version", "errors")
+        columns = ("url", "model", "kind", "state", "assigned", "weight", "policy_version", "errors", "cache_hit_rate")
         print_table(columns, [[backend.get(column) for column in columns] for backend in found])
 
 

@@ -176,8 +176,9 @@ def simulate(pool: Pool, jobs: int, seed: int, *, joins_late: bool = False) -> S
         length = dice.lognormvariate(mu, SIGMA)
         while True:
             until = min(arrival, ends[0][0]) if ends else arrival
-            if now >= WARM_UP and sum(live):
-                weighed += (until - now) * max(live) / (sum(live) / BACKENDS)
+            alive = sum(live)
+            if now >= WARM_UP and alive:
+                weighed += (until - now) * max(live) / (alive / BACKENDS)
                 total += until - now
             now = until
             if until == arrival:
