@@ -45,6 +45,11 @@ class OwnFolder:
         self.close()
 
 
+def temporary(what: str, *, mode: int = 0o700) -> OwnFolder:
+    """`make` where temporary files go."""
+    return make(Path(tempfile.gettempdir()), what, mode=mode)
+
+
 def make(place: Path, what: str, *, mode: int = 0o700) -> OwnFolder:
     """A fresh folder in `place` that is ours until we close it or end; `what` is a word. Raises `OSError`."""
     path = Path(tempfile.mkdtemp(prefix=UNNAMED, dir=place))

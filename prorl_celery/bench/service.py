@@ -13,15 +13,14 @@ import json
 import os
 import secrets
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
+from prorl_celery import folders
 from prorl_celery.bench.report import BenchFailed
 from prorl_celery.cli.demo import running_service
 from prorl_celery.client import Client, JobStatus, Result
@@ -133,7 +132,8 @@ def seconds_of(status: JobStatus) -> tuple[float, float]:
 @contextmanager
 def bench_service(*options: str) -> Iterator[BenchService]:
     """A service for the time of the block, with `prorl up`'s options. Leaves nothing behind."""
-    folder = Path(tempfile.mkdtemp(prefix="prorl-bench-"))
+    own = folders.temporary("bench")
+    folder = own.path
     environ = {n: v for n, v in os.environ.items() if not n.startswith("PRORL_") or n in KEPT_VARIABLES}
     try:
         with running_service(folder, *options, environ={**environ, "PRORL_HANDLERS": HANDLERS}) as url:
@@ -144,4 +144,4 @@ def bench_service(*options: str) -> Iterator[BenchService]:
     finally:
         # The service removes its own run directory, unless it had to be killed.
         shutil.rmtree(run_dir_for(folder), ignore_errors=True)
-        shutil.rmtree(folder, ignore_errors=True)
+        own.close()

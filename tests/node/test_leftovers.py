@@ -20,6 +20,7 @@ from prorl_celery.node.janitor.counter import LeakCounter
 from prorl_celery.node.janitor.leftovers import UNLISTED_SECONDS, Leftovers
 from prorl_celery.node.janitor.removal import clear_left, remove
 from prorl_celery.node.janitor.thing import Thing
+from prorl_celery.node.places import locked
 from prorl_celery.sandbox.client import KeeperClient
 from prorl_celery.sandbox.owner import VARIABLE, Owner, pid_namespace, start_time
 from prorl_celery.settings import Settings
@@ -128,6 +129,14 @@ def test_a_folder_without_a_lock_goes_and_one_with_a_lock_stays(settings: Settin
     assert {path.name for path in place.iterdir()} >= {"prorl-share-somebody", "somebody"}
     ours.close()
     assert not ours.path.exists()
+
+
+def test_a_folder_whose_service_has_outlived_its_owner_stays_until_that_has_ended(settings: Settings) -> None:
+    left = things.temporary()[0] / f"prorl-bench-{os.geteuid()}-0123abcd"
+    left.mkdir()
+    with locked(left / "lock", "the data"):
+        assert removed(settings) == set()
+    assert removed(settings) == {str(left)}
 
 
 def test_nothing_is_removed_through_a_mount(settings: Settings, tmp_path: Path) -> None:

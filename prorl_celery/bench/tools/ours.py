@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from prorl_celery import folders
 from prorl_celery.bench.report import BenchFailed
 from prorl_celery.sandbox import singularity
 from prorl_celery.sandbox.base import SandboxSpec
@@ -85,10 +84,9 @@ class Place:
 @contextmanager
 def place() -> Iterator[Place]:
     """A keeper of our own that lets us have every kind; gone afterwards, with its folder and the image."""
-    folder = tempfile.mkdtemp(prefix="prorl-bench-")
-    try:
+    with folders.temporary("bench") as folder:
         # No spares: every start that is measured is one.
-        settings = Settings(run_dir=Path(folder), node="bench", allow_unsafe_local=True, spare_sandboxes=0)
+        settings = Settings(run_dir=folder.path, node="bench", allow_unsafe_local=True, spare_sandboxes=0)
         with ExitStack() as stack:
             found = Place(stack.enter_context(KeeperProcess(settings)), sandbox_user(settings), {}, {})
             for name, kind in (("bwrap", "bubblewrap"), ("local", "local")):
@@ -104,8 +102,6 @@ def place() -> Iterator[Place]:
             if lack is not None:
                 found.lacks["singularity"] = lack
             yield found
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def lacks_singularity() -> str | None:
@@ -120,17 +116,14 @@ def lacks_singularity() -> str | None:
 @contextmanager
 def skeleton() -> Iterator[str]:
     """An image of the machine's own programs, where the sandbox user can reach it. Raises `BenchFailed`."""
-    folder = tempfile.mkdtemp(prefix="prorl-bench-image-")
-    try:
-        Path(folder).chmod(0o755)
+    with folders.temporary("bench", mode=0o755) as folder:
+        image = folder.path / "skeleton"
         try:
             made = subprocess.run(
-                [SKELETON, f"{folder}/skeleton"], capture_output=True, text=True, timeout=SKELETON_SECONDS, check=False
+                [SKELETON, image], capture_output=True, text=True, timeout=SKELETON_SECONDS, check=False
             )
         except subprocess.TimeoutExpired as error:
             raise BenchFailed(f"{SKELETON.name} took over {SKELETON_SECONDS:g} s") from error
         if made.returncode != 0:
             raise BenchFailed(f"{SKELETON.name}: {made.stderr[-500:]}")
-        yield f"{folder}/skeleton"
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        yield str(image)

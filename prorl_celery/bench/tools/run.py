@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from functools import partial
 
+from prorl_celery import folders
 from prorl_celery.bench.report import Report, median
 from prorl_celery.bench.sizes import Sizes
 from prorl_celery.bench.tools import floor, kernels, ours, subprocesses, table
@@ -20,11 +20,11 @@ Ways = Sequence[tuple[Row, Opening]]
 def tools(sizes: Sizes) -> Report:
     """All of it. Leaves nothing behind."""
     report = Report("tools", 1)
-    with ours.place() as place, tempfile.TemporaryDirectory(prefix="prorl-bench-empty-") as empty:
+    with ours.place() as place, folders.temporary("bench") as empty:
         starts(report, place, sizes)
-        table.commands(report, _commands(report, place, empty, sizes))
+        table.commands(report, _commands(report, place, str(empty.path), sizes))
         report.part("first cells", table.FIRST_CELL, lambda r: _first_cells(r, place, sizes))
-        table.kernels(report, _kernels(report, place, empty, sizes))
+        table.kernels(report, _kernels(report, place, str(empty.path), sizes))
     return report
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from prorl_celery import folders
 from prorl_celery.bench.report import BenchFailed
 from prorl_celery.errors import SandboxUnavailable
 from prorl_celery.sandbox import singularity
@@ -78,7 +78,8 @@ def in_bwrap(folder: str) -> Iterator[Subprocess]:
 @contextmanager
 def in_singularity(image: str, user: User | None) -> Iterator[Subprocess]:
     """`singularity exec IMAGE bash -c`: a container for each command."""
-    with tempfile.TemporaryDirectory(prefix="prorl-bench-singularity-") as kept:
+    with folders.temporary("bench") as own:
+        kept = str(own.path)
         if user is not None:
             shutil.chown(kept, user.uid, user.gid)
         places = {"HOME": kept, "APPTAINER_CONFIGDIR": kept, "SINGULARITY_CONFIGDIR": kept}

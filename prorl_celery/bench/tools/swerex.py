@@ -14,10 +14,10 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from typing import Any
 
+from prorl_celery import folders
 from prorl_celery.bench.report import BenchFailed
 from prorl_celery.bench.tools.own_use import own_use
 from prorl_celery.bench.tools.ways import COMMAND_SECONDS, COMMANDS, OUTPUT_COMMAND, SAYS, Output, Row
@@ -32,7 +32,8 @@ def swerex(row: Row, count: int, output_seconds: float) -> None:
     Ten megabytes that take longer than `output_seconds` leave the row's output empty.
     """
     me = os.getpid()
-    with tempfile.TemporaryDirectory(prefix="prorl-bench-home-") as home:
+    with folders.temporary("bench") as own:
+        home = str(own.path)
         try:
             told = subprocess.run(
                 [sys.executable, "-P", "-m", __name__, str(count), str(output_seconds)],

