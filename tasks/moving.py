@@ -7,7 +7,6 @@ can go on from them. What was sampled before stays; nothing of a call that faile
 from __future__ import annotations
 
 import logging
-import select
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -101,7 +100,7 @@ class MovingConversation:
         ask: dict[str, Any] = {"model": self._model, "mode": self._mode}
         backend = acquire(self._work, **ask, exclude=() if but_for is None else (but_for,))
         if backend is None and but_for is not None:
-            self._pause()
+            self._work.signal.wait(PAUSE_SECONDS)
             backend = acquire(self._work, **ask)
         if backend is None:
             with self._work.clock.paused():
@@ -112,9 +111,3 @@ class MovingConversation:
         if self._watch.changes != heard:
             self._watch.look()
         return self._endpoint
-
-    def _pause(self) -> None:
-        poll = select.poll()
-        poll.register(self._work.signal.fileno(), select.POLLIN)
-        poll.poll(PAUSE_SECONDS * 1000)
-        self._work.signal.raise_if_set()

@@ -7,6 +7,7 @@ stopping process. The first reason stays.
 from __future__ import annotations
 
 import os
+import select
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,6 +47,13 @@ class JobSignal:
     def raise_if_set(self) -> None:
         if self._reason is not None:
             raise self._reason
+
+    def wait(self, seconds: float) -> None:
+        """Let seconds pass. Raises the reason as soon as there is one."""
+        poll = select.poll()
+        poll.register(self._fd, select.POLLIN)
+        poll.poll(seconds * 1000)
+        self.raise_if_set()
 
     def process_is_stopping(self) -> None:
         """The process was told to stop. The stage may still finish; see `tasks.doubt` for what it must not believe."""

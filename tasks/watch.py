@@ -1,8 +1,7 @@
-"""Backends that go while a job has one: who is told of it, and who finds it out.
+"""Backends that go while a job has one: who is told of it, and what a failed call may mean.
 
 The process hears of changes on the channel `backends`, looks them up, and tells the conversations that are at a backend
-that no longer serves them: a call in flight ends at once, whether the backend closed or hangs. A call that fails is
-news too: the backend is asked for its health, and is out for all when it does not answer.
+that no longer serves them: a call in flight ends at once, whether the backend closed or hangs.
 """
 
 from __future__ import annotations
@@ -26,6 +25,9 @@ LOOK_AGAIN_SECONDS = 5.0
 """A message is lost while the listener's connection is down; looking again at this pace makes that harmless."""
 WELL_SECONDS = 1.0
 """How long a health check's good answer holds for others whose calls failed."""
+VERDICT_SECONDS = 5.0
+"""The leader finds out within four seconds that a backend is gone."""
+ASK_AGAIN_SECONDS = 0.25
 
 
 class CallSignal:
@@ -105,7 +107,8 @@ class BackendWatch:
         self._lock = threading.Lock()
         self._signals: set[CallSignal] = set()
         self._suspected: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
-        self._well: dict[str, float] = {}
+        self._stays: dict[str, float] = {}
+        """url -> until when it is not out, as far as is known here."""
         self._looked = time.monotonic()
         self.changes = 0
         """How many changes were heard of: who finds another number after an acquire has missed one."""
@@ -146,24 +149,30 @@ class BackendWatch:
                 signal.judge(url, record)
 
     def has_gone(self, url: str, job: JobSignal) -> bool:
-        """Whether a backend whose call has failed is out; it is from now on when it fails its health check too.
+        """Whether a backend whose call has failed is out. One that answers its health check is not.
 
+        For one that does not, the leader's word is waited for: it asks each second. A process that cannot reach a
+        backend must not take it from the others, who can.
         Raises: what the job's signal raises, `StoreUnavailable`.
         """
         with self._lock:
             suspected = self._suspected[url]
         with suspected:  # a dead backend fails many calls at once, and one of them may ask
-            record = self._backends.get(url)
-            if record is None or record.state == "down":
-                return True
-            if time.monotonic() < self._well.get(url, 0.0) + WELL_SECONDS:
-                return False
-            if self._answers(url, job):
-                self._well[url] = time.monotonic()
-                return False
-            log.warning("backend %s fails its calls and its health check; it is out until it answers", url)
-            self._backends.set_state(url, "down")
-            return True
+            deadline = time.monotonic() + VERDICT_SECONDS
+            while True:
+                record = self._backends.get(url)
+                if record is None or record.state == "down":
+                    return True
+                if time.monotonic() < self._stays.get(url, 0.0):
+                    return False
+                if self._answers(url, job):
+                    self._stays[url] = time.monotonic() + WELL_SECONDS
+                    return False
+                if time.monotonic() > deadline:
+                    log.warning("backend %s does not answer here, and is up for the others", url)
+                    self._stays[url] = time.monotonic() + VERDICT_SECONDS
+                    return False
+                job.wait(ASK_AGAIN_SECONDS)
 
     def count_error(self, url: str) -> None:
         """One more call that failed for good."""

@@ -49,23 +49,33 @@ class Probe:
             self._thread.join(PROBE_SECONDS + EVERY_SECONDS + 5.0)
 
     def _run(self) -> None:
-        asyncio.run(self._rounds())
+        while not self._stop.is_set():
+            try:
+                asyncio.run(self._rounds())
+            except Exception:
+                # A bug of ours must not leave the fleet without anybody who looks.
+                log.exception("probe")
+                self._stop.wait(EVERY_SECONDS)
 
     async def _rounds(self) -> None:
         # A connection of its own for each probe: an old one would not tell that nobody listens any more.
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         async with aiohttp.ClientSession(connector=connector) as session, asyncio.TaskGroup() as probes:
-            number = 0
+            number, tasks = 0, set[asyncio.Task[None]]()
             while not self._stop.is_set():
                 if self._leads():
                     for backend in await self._known():
                         if self._under_way.get(backend.url, 0) < AT_ONCE:
                             asks_rate = number % RATE_EVERY == 0 and backend.state != "down"
-                            probes.create_task(self._look(session, backend, asks_rate))
+                            task = probes.create_task(self._look(session, backend, asks_rate))
+                            tasks.add(task)
+                            task.add_done_callback(tasks.discard)
                 else:
                     self._missed.clear()
                 number += 1
                 await asyncio.to_thread(self._stop.wait, EVERY_SECONDS)
+            for task in tasks:
+                task.cancel()
 
     async def _known(self) -> list[Backend]:
         try:

@@ -338,3 +338,33 @@ def test_a_pinned_job_moves_only_to_its_version(fleet: Fleet) -> None:
     assert result.state == "completed"
     assert result.turns[-1].backend == next(b.url for b in backends[:2] if b is not first)
     assert moves(result) == 1
+
+
+def test_a_process_that_cannot_reach_a_backend_leaves_it_to_the_others(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shunned = fleet.add()
+    shunned.fail("close", count=10_000)
+    fleet.submit("a")
+    shunned.wait_until(calls=1, seconds=GENEROUS_SECONDS)
+
+    async def unreachable(session: Any, url: str) -> bool:
+        return url != shunned.url
+
+    monkeypatch.setattr("tasks.watch.well", unreachable)
+    monkeypatch.setattr("tasks.watch.VERDICT_SECONDS", 1.0)
+    other = fleet.add()
+    (result,) = fleet.results("a")
+    assert result.state == "completed"
+    assert {turn.backend for turn in result.turns} == {other.url}
+    assert registered(fleet, shunned).state == "up"
+
+
+def test_a_conversation_of_messages_moves_as_well(fleet: Fleet) -> None:
+    fleet.add()
+    fleet.add()
+    fleet.submit("a", llm={"mode": "chat"})
+    reaches(fleet, "a", 2)
+    fleet.at("a").kill()
+    (result,) = fleet.results("a")
+    assert (result.state, len(result.turns), moves(result)) == ("completed", TURNS, 1)
