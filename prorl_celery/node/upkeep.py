@@ -6,10 +6,10 @@ each duty's failure is logged and the duty comes round again.
     duty        every            who
     record      2 s              every node        slots, sandboxes, room, leaks
     janitor     5 s, on cancel   every node        ends sandboxes that no live job of this node names
-    leftovers   10 s             every node        removes what dead keepers of this user left on this machine
     sweep       PRORL_SWEEP      the leader        lapsed leases, lost messages, dead nodes' queues, expiry
     recount     30 s             the leader        the backends' sets of live jobs
     probe       1 s              the leader        health of the inference backends; on a thread of its own
+    leftovers   10 s             every node        removes what dead keepers left on this machine; on another
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ log = logging.getLogger(__name__)
 
 RECORD_SECONDS = 2.0
 JANITOR_SECONDS = 5.0
-LEFTOVERS_SECONDS = 10.0
 RECOUNT_SECONDS = 30.0
 
 
@@ -54,7 +53,7 @@ class Duty:
     due: float
     name: str = field(compare=False)
     every: float = field(compare=False)
-    act: Callable[[], object] = field(compare=False)
+    act: Callable[[], None] = field(compare=False)
 
 
 class Upkeep:
@@ -82,7 +81,6 @@ class Upkeep:
             Duty(now, "record", RECORD_SECONDS, self.record),
             Duty(now, "sweep", settings.sweep_seconds, self.sweep),
             Duty(now, "janitor", JANITOR_SECONDS, self._janitor.sweep),
-            Duty(now, "leftovers", LEFTOVERS_SECONDS, self._leftovers.sweep),
             Duty(now, "recount", RECOUNT_SECONDS, self.recount),
         ]
         heapq.heapify(self._duties)
@@ -90,6 +88,7 @@ class Upkeep:
     def run(self) -> None:
         """Do what is due until told to stop."""
         self._probe.start()
+        self._leftovers.start()
         while not self._wakeups.stopping:
             duty = self._duties[0]
             wait = duty.due - time.monotonic()
@@ -101,6 +100,7 @@ class Upkeep:
                 duty.due = time.monotonic() + duty.every
                 heapq.heapreplace(self._duties, duty)
         self._probe.stop()
+        self._leftovers.stop()
         self._nodes.remove(self._settings.node, self._boot)
         if self._leads:
             self._store.resign(self._id)
@@ -150,7 +150,7 @@ class Upkeep:
         self._wakeups.stop()
 
     @staticmethod
-    def _do(name: str, act: Callable[[], object]) -> None:
+    def _do(name: str, act: Callable[[], None]) -> None:
         try:
             act()
         except (ProrlError, OSError) as error:

@@ -7,6 +7,7 @@ keeper's label whose sandbox it does not list; they count only when they are see
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -22,6 +23,7 @@ from prorl_celery.settings import Settings
 
 log = logging.getLogger(__name__)
 
+EVERY_SECONDS = 10.0
 UNLISTED_SECONDS = 8.0
 """How long a sandbox may have processes that its keeper does not list: it is starting, or has just ended."""
 
@@ -34,8 +36,18 @@ class Leftovers:
         self._keeper = keeper
         self._clock = clock
         self._counter = LeakCounter(settings)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="leftovers", daemon=True)
         self._unlisted: dict[Thing, float] = {}
         self._counted: set[tuple[str, str]] = set()
+
+    def start(self) -> None:
+        """Sweep now and again and again, on a thread of its own: a big folder takes its time."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Sweep no more. One that is under way ends with this process."""
+        self._stop.set()
 
     def find(self) -> list[Thing]:
         """All that can be removed now."""
@@ -51,6 +63,15 @@ class Leftovers:
         # Those that would not go are found again, and are no others.
         self._counted = {key for key in leaked if any(_is_of(r, key) for r in removals if r.outcome == "failed")}
         return removals
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self.sweep()
+            except Exception:
+                # A bug of ours must not leave the node without anybody who cleans up.
+                log.exception("leftovers")
+            self._stop.wait(EVERY_SECONDS)
 
     def _lost_sight_of(self, things: Iterable[Thing]) -> list[Thing]:
         try:
