@@ -29,9 +29,9 @@ class Api:
         """GET a path (its parts are quoted) with a query (None is left out). Raises `ApiError`."""
         return self._call("GET", path, query=query, wait=float(query.get("wait") or 0.0))
 
-    def post(self, *path: str, body: Any) -> Any:
-        """POST a JSON body. Raises `ApiError`."""
-        return self._call("POST", path, body=body)
+    def post(self, *path: str, body: Any, wait: float = 0.0) -> Any:
+        """POST a JSON body; the service may hold its answer for `wait` seconds. Raises `ApiError`."""
+        return self._call("POST", path, body=body, wait=wait)
 
     def delete(self, *path: str, **query: Any) -> Any:
         """DELETE. Raises `ApiError`."""

@@ -32,6 +32,7 @@ COMMANDS = {
     "show": ("prorl_celery.cli.jobs:show", "Show a job and its trajectory."),
     "cancel": ("prorl_celery.cli.jobs:cancel", "Cancel jobs."),
     "backends": ("prorl_celery.cli.backends:backends", "List, add and remove inference backends."),
+    "policy": ("prorl_celery.cli.policy:policy", "Pause model calls for new weights, and resume."),
     "status": ("prorl_celery.cli.status:status", "Show queues, slots, nodes and backends."),
     "janitor": ("prorl_celery.cli.janitor:janitor", "Remove what dead services left on this machine."),
     "doctor": ("prorl_celery.cli.doctor:doctor", "Say what this machine lacks, and how to get it."),

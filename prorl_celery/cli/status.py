@@ -18,7 +18,7 @@ from prorl_celery.node.pause import pause
 @click.option("--watch", is_flag=True, help="Until Ctrl-C.")
 @click.option("--every", type=click.FloatRange(0.2), default=2.0, show_default=True, help="Seconds, with --watch.")
 def status(url: str | None, token: str | None, as_json: bool, watch: bool, every: float) -> None:
-    """Show queues, slots, jobs, nodes and backends."""
+    """Show queues, slots, jobs, nodes, backends and pauses."""
     api = connect(url, token, patience=30.0 if watch else 0.0)
     while True:
         told = api.get("v1", "status")
@@ -42,6 +42,9 @@ def _show(told: dict[str, Any]) -> None:
     print_table(("node", "boot", "sandboxes", "leaked", "busy/slots"), nodes)
     backends = told["backends"]
     click.echo("backends: " + ", ".join(f"{count} {state}" for state, count in backends.items()))
+    for held in told["pauses"]:
+        model = held["model"] or "all models"
+        click.echo(f"paused: {model} ({held['mode']}), for {held['seconds_left']:.0f} s yet")
     for item in told["missing"]:
         click.echo(f"missing: {item}")
 

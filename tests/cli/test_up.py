@@ -40,6 +40,10 @@ def test_jobs_run_and_outlive_a_restart_on_either_server(tmp_path: Path, sums: P
         [job, *_] = up.json("jobs")["jobs"]
         assert "What is" in up.prorl("show", job["job_id"])
         [backend] = up.json("backends")
+        assert up.json("policy", "pause")["complete"]
+        assert "paused: all models (finish)" in up.prorl("status")
+        assert up.json("policy", "resume", "--version", "3")["backends"] == 1
+        assert "paused" not in up.prorl("status")
         assert up.stop() == 0
     with Up(tmp_path / "data", *options) as up:
         assert [again["url"] for again in up.json("backends")] == [backend["url"]]
