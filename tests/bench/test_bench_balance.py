@@ -33,7 +33,7 @@ def test_the_family_runs_and_names_its_figures(tiny: Sizes) -> None:
 @pytest.mark.usefixtures("redis_client")
 def test_the_heap_is_even_and_a_late_joiner_is_not_flooded(redis_settings: Settings) -> None:
     report = Report("tokens", 1)
-    balance(report, redis_settings.with_(lease_seconds=3600.0), 1500)
+    balance(report, redis_settings.with_(lease_seconds=3600.0), 1000)
     figures = report.figures
     assert 1 <= figures["balance_max_over_mean"] < 1.05
     assert figures["lifetime_heap_max_over_mean"] > 1.1

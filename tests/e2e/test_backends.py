@@ -15,7 +15,7 @@ from e2e_service import Service, eventually, running
 
 from prorl_celery.testing import ScriptedBackend
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 TURNS = 12
 GENEROUS_SECONDS = 90.0

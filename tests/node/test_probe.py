@@ -68,6 +68,7 @@ def test_a_backend_that_is_killed_is_out_and_comes_back(registry: BackendRegistr
     becomes(registry, backend.url, "up")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("probe")
 def test_a_hung_backend_does_not_delay_the_news_of_another(registry: BackendRegistry, backend: ScriptedBackend) -> None:
     with ScriptedBackend(policy="answer") as other:
@@ -77,6 +78,7 @@ def test_a_hung_backend_does_not_delay_the_news_of_another(registry: BackendRegi
         backend.thaw()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("probe")
 def test_a_draining_backend_that_dies_is_out(registry: BackendRegistry, backend: ScriptedBackend) -> None:
     registry.set_state(backend.url, "draining")

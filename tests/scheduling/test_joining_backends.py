@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import fakeredis
 import pytest
 import redis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from redis_fixtures import to_rollout
 
 from prorl_celery.jobs.claims import Claim
@@ -47,9 +50,9 @@ def test_a_joiner_never_gets_more_than_twice_its_share_until_it_is_level(
     for _ in range(40):
         take(registry, job())
     put(registry, "late")
-    given = [take(registry, job()) for _ in range(90)]
+    got = [take(registry, job()) for _ in range(90)]
     for window in (10, 15, 20, 40):
-        most = max(given[at : at + window].count("late") for at in range(len(given) - window + 1))
+        most = max(got[at : at + window].count("late") for at in range(len(got) - window + 1))
         assert most <= 2 * window / 5
     live = assigned(registry)
     assert sum(live.values()) == 130
@@ -68,8 +71,8 @@ def test_a_backend_that_comes_back_catches_up_in_the_same_way(
     assert "a" not in moved
     registry.set_state("http://a", "up")
     assert [take(registry, one) for one in jobs] == moved  # nobody moves back
-    given = [take(registry, job()) for _ in range(16)]
-    assert 4 <= given.count("a") <= 8
+    got = [take(registry, job()) for _ in range(16)]
+    assert 4 <= got.count("a") <= 8
 
 
 def test_joiners_at_the_same_time_share_what_joiners_get(registry: BackendRegistry, job: Callable[[], Claim]) -> None:
@@ -77,8 +80,8 @@ def test_joiners_at_the_same_time_share_what_joiners_get(registry: BackendRegist
     for _ in range(20):
         take(registry, job())
     put(registry, *"cd")
-    given = [take(registry, job()) for _ in range(16)]
-    assert {given.count("c"), given.count("d")} <= {5, 6}
+    got = [take(registry, job()) for _ in range(16)]
+    assert {got.count("c"), got.count("d")} <= {5, 6}
 
 
 def test_a_heavier_joiner_has_a_heavier_share(registry: BackendRegistry, job: Callable[[], Claim]) -> None:
@@ -86,8 +89,8 @@ def test_a_heavier_joiner_has_a_heavier_share(registry: BackendRegistry, job: Ca
     for _ in range(30):
         take(registry, job())
     put(registry, "heavy", weight=3)
-    given = [take(registry, job()) for _ in range(20)]
-    assert 12 <= given.count("heavy") <= 15
+    got = [take(registry, job()) for _ in range(20)]
+    assert 12 <= got.count("heavy") <= 15
 
 
 def test_a_joiner_is_given_when_no_other_will_do(registry: BackendRegistry, job: Callable[[], Claim]) -> None:
@@ -214,3 +217,26 @@ def test_processes_hear_of_what_happened_to_a_backend(redis_client: redis.Redis,
         assert next_message() == "m"
         registry.remove("http://a", "now")
         assert next_message() == "http://a"
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    weights=st.lists(st.sampled_from([0.5, 1.0, 2.0, 5.0]), min_size=1, max_size=6),
+    weight=st.sampled_from([0.5, 1.0, 2.0]),
+    before=st.integers(1, 40),
+)
+def test_no_run_of_jobs_floods_a_joiner_whatever_the_weights(weights: list[float], weight: float, before: int) -> None:
+    with fakeredis.FakeRedis(server=fakeredis.FakeServer()) as client:
+        registry, store = BackendRegistry(client, Settings()), JobStore(client, Settings(node="n1"))
+        for number, one in enumerate(weights):
+            put(registry, f"old-{number}", weight=one)
+        for number in range(before):
+            take(registry, to_rollout(store, f"before-{number}"))
+        put(registry, "late", weight=weight)
+        share = weight / (sum(weights) + weight)
+        got = 0
+        for number in range(1, 41):
+            got += take(registry, to_rollout(store, f"after-{number}")) == "late"
+            if not client.exists("prorl:joining:m"):
+                break  # it is level
+            assert got <= 1.5 * share * number + 1e-6

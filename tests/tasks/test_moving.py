@@ -226,6 +226,7 @@ def test_a_job_whose_only_backend_restarts_waits_and_goes_on(fleet: Fleet) -> No
     assert fleet.store.status("a").attempt == 1
 
 
+@pytest.mark.slow
 def test_a_job_without_any_backend_left_ends_after_the_wait(fleet: Fleet, process: StageProcess) -> None:
     process.settings = process.settings.with_(backend_wait_seconds=1.0)
     backend = fleet.add()
@@ -252,6 +253,7 @@ def test_a_backend_taken_out_now_gives_up_its_calls_and_they_are_made_elsewhere(
     assert slow.wait_until(live=0, seconds=GENEROUS_SECONDS)["aborts"] == 1
 
 
+@pytest.mark.slow
 def test_a_draining_backend_finishes_its_jobs(fleet: Fleet) -> None:
     first = fleet.add()
     fleet.submit("a")
@@ -317,6 +319,7 @@ def test_a_busy_backend_is_obeyed_and_not_taken_for_dead(fleet: Fleet) -> None:
     assert (registered(fleet, busy).state, registered(fleet, busy).errors) == ("up", 0)
 
 
+@pytest.mark.slow
 def test_nonsense_is_counted_as_an_error_of_its_backend(fleet: Fleet) -> None:
     backend = fleet.add()
     backend.fail("no_ids", count=1)
@@ -340,6 +343,7 @@ def test_a_pinned_job_moves_only_to_its_version(fleet: Fleet) -> None:
     assert moves(result) == 1
 
 
+@pytest.mark.slow
 def test_a_process_that_cannot_reach_a_backend_leaves_it_to_the_others(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -360,6 +364,7 @@ def test_a_process_that_cannot_reach_a_backend_leaves_it_to_the_others(
     assert registered(fleet, shunned).state == "up"
 
 
+@pytest.mark.slow
 def test_a_conversation_of_messages_moves_as_well(fleet: Fleet) -> None:
     fleet.add()
     fleet.add()

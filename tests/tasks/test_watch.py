@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from prorl_celery.errors import BackendGone, Cancelled
 from prorl_celery.llm.loop import ModelLoop
@@ -113,7 +115,7 @@ def test_who_watches_no_more_hears_nothing(registry: BackendRegistry, call: Call
 
 
 def test_a_store_that_is_away_ends_no_call(call: CallSignal, tmp_path: object) -> None:
-    client = redis.Redis(unix_socket_path=f"{tmp_path}/nowhere")
+    client = redis.Redis(unix_socket_path=f"{tmp_path}/nowhere", retry=Retry(NoBackoff(), 0))
     watch = BackendWatch(BackendRegistry(client, Settings()), ModelLoop())
     watch.add(call)
     watch.heard()
