@@ -13,10 +13,16 @@ from prorl_celery.sandbox.output import CappedOutput, as_text
 
 SHELL_STARTED = b"shell"
 """The id in a new shell's first marker; its status is that of the shell before it."""
+SHELL_ENDED = b"ended"
+"""The id in what is said between two shells."""
 MARKER_BYTES = 8 << 10
 """Longest marker: a path and some digits."""
-TRACE = b"PS1=''"
-UNEXPANDED = b"${__p_id-}"
+CODE_DIGITS = 3
+TRACES = (b"PROMPT_COMMAND=()", b"PS1=''")
+UNEXPANDED = b"$__p_id"
+QUOTE = b"\\047"
+MANY_QUOTES = 1000
+"""With more single quotes in it, a command goes by way of a variable: in `$'...'` bash takes time by their square."""
 TROUBLE = b"evx"
 """Options of bash that would end the shell, or have it talk about our own lines."""
 
@@ -33,22 +39,18 @@ class Marker(NamedTuple):
     status: int
     """Exit code of the last line that was gone through."""
     now: int
-    """`$?`: the exit code, if the line was given up half-way."""
+    """Exit code of what the shell did last: of the command, if its line was given up; else of our half of the line."""
     flags: bytes
     cwd: str
-    disturbed: bool
-    """The agent's own prompt command is in the way."""
-    given_up: bool = False
-    """The line was given up half-way; `status` is what `now` says."""
 
     @property
     def untidy(self) -> bool:
         """What the command did to the shell would disturb the commands to come."""
-        return self.disturbed or self.flags.translate(None, TROUBLE) != self.flags
+        return self.now != 0 or self.flags.translate(None, TROUBLE) != self.flags
 
     @property
     def traced(self) -> bool:
-        """The shell has talked about our line (`set -x`): the last line is `TRACE`."""
+        """The shell has talked about our half of the line (`set -x`): the last lines are `TRACES`."""
         return b"x" in self.flags
 
 
@@ -84,9 +86,8 @@ class Markers:
             data = data[end + len(self._closing) :]
             # The prompt's text itself, printed by `set -x` or by the agent, is no prompt.
             if len(parts) == 6 and parts[2] != UNEXPANDED:
-                status, command_id, ran, now, flags, rest = parts
-                cwd, _, disturber = rest.rpartition(b"\x03")
-                return Marker(command_id, ran, _code(status), _code(now), flags, as_text(cwd), bool(disturber)), data
+                status, command_id, ran, now, flags, cwd = parts
+                return Marker(command_id, ran, _code(status), _code(now), flags, as_text(cwd)), data
 
     def _may_begin(self, data: bytes) -> int:
         """Where a marker may have begun at the very end of `data`; the end when none has."""
@@ -95,7 +96,8 @@ class Markers:
 
 
 def _code(digits: bytes) -> int:
-    return int(digits) if digits.isdigit() else 0
+    """An exit code; 0 for what is none: whoever has the shell can print what looks like a marker."""
+    return int(digits) if digits.isdigit() and len(digits) <= CODE_DIGITS else 0
 
 
 def command_line(command: str, command_id: bytes, *, status: int, tidy: bool) -> bytes:
@@ -106,8 +108,12 @@ def command_line(command: str, command_id: bytes, *, status: int, tidy: bool) ->
     """
     first = b"{ __p_tidy;} 2>/dev/null;" if tidy else b""
     was = b";__p_was %d&&:" % status if status else b""
-    return b"%b\\eval $'__p_id=%b%b\\012%b' <&247 >&2 2>&1;PS1=$__p_a$?:%b$__p_z\n" % (
-        first, command_id, was, quote_command(command), command_id,
+    text, last = quote_command(command), b""
+    if text.count(QUOTE) > MANY_QUOTES:
+        first += b"\\builtin printf -v __p_text %%b '%b';" % text.replace(b"\\", b"\\0")
+        text, last = b"'\"$__p_text\"'", b";__p_text="
+    return b"%b\\eval $'__p_id=%b%b\\012%b' <&247 >&2 2>&1;PS1=$__p_a$?:%b$__p_z PROMPT_COMMAND=()%b\n" % (
+        first, command_id, was, text, command_id, last,
     )  # fmt: skip
 
 

@@ -256,6 +256,17 @@ def test_a_message_that_is_too_long_is_not_taken_in(sandbox: LiveSandbox, monkey
     assert sandbox.kernel.run("kept", timeout=SECONDS).output == "1\n"
 
 
+def test_a_message_of_endless_short_parts_is_not_taken_in(sandbox: LiveSandbox, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(client, "IDLE_SECONDS", 1.0)
+    sandbox.kernel.run("kept = 1", timeout=SECONDS)
+    code = "get_ipython().kernel.iopub_thread.send_multipart([b'x' * 1_000_000] * 200); 'done'"
+    before = _own_memory()
+    result = sandbox.kernel.run(code, timeout=SECONDS)
+    assert _own_memory() - before < 50 << 20
+    assert result.output == "[some output was lost]\n"
+    assert sandbox.kernel.run("kept", timeout=SECONDS).output == "1\n"
+
+
 def test_a_sandbox_without_a_kernel_says_why(start: Callable[..., LiveSandbox]):
     with pytest.raises(SandboxError, match="needs_kernel"):
         start().kernel

@@ -3,6 +3,7 @@
 inside     what runs in the sandbox: ipykernel on sockets that are there already
 start      how a sandbox is told to be ready for that
 life       a kernel's start and end, seen without a message of Jupyter's
+zmtp       the bytes that carry them
 channels   Jupyter's messages
 results    what a cell showed, as text
 client     cells run, interrupted, and what follows when a kernel ends

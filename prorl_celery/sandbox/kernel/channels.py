@@ -1,8 +1,7 @@
 """Jupyter's messages over sockets without a name: sent by `jupyter_client`'s Session, read for what we need.
 
-Loading this loads ZeroMQ and jupyter_client, so it is done when a kernel is first used in a process. One ZeroMQ
-context, and its one thread, serve all kernels of the process. What comes in was written in a sandbox: it is bounded in
-length and number before it is read, and what does not fit is passed over.
+Loading this loads jupyter_client, so it is done when a kernel is first used in a process. What comes in was written in
+a sandbox: it is bounded in length and number before it is read (`zmtp`), and what does not fit is passed over.
 """
 
 from __future__ import annotations
@@ -10,15 +9,17 @@ from __future__ import annotations
 import hmac
 import json
 import math
+import select
 from collections.abc import Iterator
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from typing import Any
 
-import zmq
 from jupyter_client.session import DELIM, Session
 
-HIGH_WATER = 16
-"""Messages that wait in this process for a cell that nobody reads."""
+from prorl_celery.errors import NoKernel, SandboxError
+from prorl_celery.sandbox.kernel.zmtp import DEALER, SUB, SUBSCRIBE_TO_ALL, Peer
+
 MESSAGE_BYTES = 2 << 20
 """Longest message beside twice the text that is kept: the kernel's own side sends none that is near it."""
 LONGEST_CHARACTER = 6
@@ -44,74 +45,85 @@ class Message:
 
 
 class Channels:
-    """The two channels of one kernel. Raises: `zmq.ZMQError` when out of descriptors."""
+    """The two channels of one kernel. Raises: `SandboxError` when out of descriptors."""
 
     def __init__(self, shell: int, iopub: int, *, key: bytes, output_bytes: int) -> None:
         self._session = Session(key=key)
-        self._longest = MESSAGE_BYTES + 4 * LONGEST_CHARACTER * output_bytes
-        self.shell = self._socket(zmq.DEALER, shell)
-        try:
-            self.iopub = self._socket(zmq.SUB, iopub)
-        except zmq.ZMQError:
-            self.shell.close()
-            raise
-        self.iopub.subscribe(b"")
-        self._poller = zmq.Poller()
-        for socket in (self.shell, self.iopub):
-            self._poller.register(socket, zmq.POLLIN)
+        longest = MESSAGE_BYTES + 4 * LONGEST_CHARACTER * output_bytes
+        self._poll = select.poll()
+        with ExitStack() as undo:
+            try:
+                self._shell = undo.enter_context(closing(Peer(shell, DEALER, longest=longest)))
+                self._iopub = undo.enter_context(closing(Peer(iopub, SUB, longest=longest)))
+                self._iopub.send([SUBSCRIBE_TO_ALL])
+            except OSError as error:
+                raise SandboxError(f"the kernel cannot be connected to: {error}") from error
+            undo.pop_all()
+        self._peers = {peer.fileno(): peer for peer in (self._iopub, self._shell)}
+        for peer in self._peers.values():
+            self._watch(peer)
 
     def watch(self, descriptor: int) -> None:
         """Have `poll` tell of this one, too."""
-        self._poller.register(descriptor, zmq.POLLIN)
+        self._poll.register(descriptor, select.POLLIN)
 
     def unwatch(self, descriptor: int) -> None:
         """Have it tell of this one no more."""
-        self._poller.unregister(descriptor)
+        self._poll.unregister(descriptor)
 
     def poll(self, seconds: float) -> set[int]:
         """Wait for messages or a watched descriptor; returns those of the latter that are readable."""
-        found = self._poller.poll(max(0, math.ceil(seconds * 1000)))
-        return {source for source, _ in found if isinstance(source, int)}
+        readable = set()
+        for descriptor, events in self._poll.poll(max(0, math.ceil(seconds * 1000))):
+            peer = self._peers.get(descriptor)
+            if peer is None:
+                readable.add(descriptor)
+            elif events & select.POLLOUT:
+                with suppress(OSError):  # it has gone, as reading will show
+                    peer.flush()
+                self._watch(peer)
+        return readable
 
     def execute(self, code: str) -> str:
-        """Send a cell; returns its id. Raises: `zmq.ZMQError` when the kernel is not to be reached."""
+        """Send a cell; returns its id. Raises: `NoKernel` when the kernel is not to be reached."""
         return self._send("execute_request", {**EXECUTE, "code": code})
 
     def ask_info(self) -> str:
-        """Ask what any kernel answers; returns the request's id."""
+        """Ask what any kernel answers; returns the request's id. Raises as `execute`."""
         return self._send("kernel_info_request", {})
 
     def received(self, most: int) -> Iterator[Message]:
         """What has come, at most so many messages of each channel; output first."""
-        for socket in (self.iopub, self.shell):
+        for peer in list(self._peers.values()):
             for _ in range(most):
-                try:
-                    frames = socket.recv_multipart(zmq.NOBLOCK)
-                except zmq.Again:
+                frames = peer.receive()
+                if frames is None:
                     break
-                message = self._read(frames, is_reply=socket is self.shell)
+                message = self._read(frames, is_reply=peer is self._shell)
                 if message is not None:
                     yield message
+            if peer.ended:
+                self._poll.unregister(peer)
+                del self._peers[peer.fileno()]
+            elif peer.is_sending:
+                self._watch(peer)
 
     def close(self) -> None:
         """Close both, dropping what waits in them."""
-        self.shell.close(0)
-        self.iopub.close(0)
+        self._shell.close()
+        self._iopub.close()
 
-    def _socket(self, kind: int, descriptor: int) -> zmq.Socket[bytes]:
-        socket: zmq.Socket[bytes] = zmq.Context.instance().socket(kind)
-        socket.linger = 0
-        socket.sndtimeo = 0
-        socket.rcvhwm = HIGH_WATER
-        socket.maxmsgsize = self._longest
-        # A kernel that ends is followed by another, to which we connect by ourselves.
-        socket.reconnect_ivl = -1
-        socket.connect(f"ipc:///proc/self/fd/{descriptor}")
-        return socket
+    def _watch(self, peer: Peer) -> None:
+        self._poll.register(peer, select.POLLIN | (select.POLLOUT if peer.is_sending else 0))
 
     def _send(self, kind: str, content: dict[str, Any]) -> str:
         message = self._session.msg(kind, content)
-        self._session.send(self.shell, message)
+        try:
+            self._shell.send(self._session.serialize(message))
+        except OSError as error:
+            raise NoKernel(f"the sandbox's kernel cannot be reached: {error}") from error
+        if self._shell.is_sending:
+            self._watch(self._shell)
         return str(message["header"]["msg_id"])
 
     def _read(self, frames: list[bytes], *, is_reply: bool) -> Message | None:

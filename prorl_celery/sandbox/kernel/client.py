@@ -12,9 +12,7 @@ import time
 from dataclasses import dataclass
 from enum import Enum
 
-from zmq import ZMQError
-
-from prorl_celery.errors import NoKernel, SandboxError
+from prorl_celery.errors import NoKernel
 from prorl_celery.sandbox.base import CancelSignal, CellResult
 from prorl_celery.sandbox.kernel.channels import Channels
 from prorl_celery.sandbox.kernel.life import KERNEL_SECONDS, KernelLife
@@ -122,13 +120,10 @@ class SandboxKernel:
         channels = self._ready()
         try:
             return channels, channels.execute(code)
-        except ZMQError:
+        except NoKernel:
             self._begin_again()
         channels = self._ready()
-        try:
-            return channels, channels.execute(code)
-        except ZMQError as error:
-            raise NoKernel(f"the sandbox's kernel cannot be reached: {error}") from error
+        return channels, channels.execute(code)
 
     def restart(self) -> None:
         """End the kernel and wait for a fresh one. Raises as `Kernel.run`."""
@@ -172,10 +167,7 @@ class SandboxKernel:
         return self._channels
 
     def _connected(self) -> Channels:
-        try:
-            channels = Channels(self._shell, self._iopub, key=self._key, output_bytes=self._output_bytes)
-        except ZMQError as error:
-            raise SandboxError(f"the kernel cannot be connected to: {error}") from error
+        channels = Channels(self._shell, self._iopub, key=self._key, output_bytes=self._output_bytes)
         try:
             channels.watch(self._life.fileno())
             channels.watch(self._cancel.fileno())

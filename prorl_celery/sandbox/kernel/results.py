@@ -10,6 +10,8 @@ from typing import Any
 from prorl_celery.sandbox.kernel.channels import Message
 from prorl_celery.sandbox.output import CappedOutput
 
+MOST_CUT = 1 << 40
+"""More bytes than this no cell has left out, whatever its kernel says."""
 KINDS_NAMED = 8
 """Kinds of one result that are named."""
 
@@ -57,7 +59,7 @@ class CellOutput:
                 case "execute_reply":
                     for entry in content.get("payload", ()):
                         self._take_payload(entry)
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             return
 
     def _take_payload(self, entry: dict[str, Any]) -> None:
@@ -68,7 +70,8 @@ class CellOutput:
 
     def _add(self, shortened: dict[str, Any]) -> None:
         """Add a text, of which the kernel may have left out the middle."""
-        text, cut, tail = shortened["text"], int(shortened.get("cut", 0)), shortened.get("tail", "")
+        text, tail = shortened["text"], shortened.get("tail", "")
+        cut = min(int(shortened.get("cut", 0)), MOST_CUT)
         if not text:
             return
         if self._clear_first:
