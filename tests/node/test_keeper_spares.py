@@ -175,7 +175,8 @@ class Bench:
         self.timers: list[Timer] = []
         self.started: list[SandboxSpec] = []
         self.stopped: list[str] = []
-        loop: Any = SimpleNamespace(after=self._after)
+        self.dead: set[str] = set()
+        loop: Any = SimpleNamespace(after=self._after, watch=self._watch, unwatch=lambda _: None)
         self.spares = Spares(most, loop, self._start, self.stopped.append)
 
     def ask(self, kind: str) -> Any:
@@ -194,9 +195,14 @@ class Bench:
         self.timers.append(Timer(call))
         return self.timers[-1]
 
+    def _watch(self, descriptor: int, call: Callable[[], None]) -> None:
+        self.timers.append(Timer(call))
+
     def _start(self, kind: SandboxSpec, started: Started) -> Any:
         self.started.append(kind)
-        entry: Any = SimpleNamespace(spec=kind, ending=False, process=None, sandbox_id=f"s{len(self.started)}")
+        name = f"s{len(self.started)}"
+        process = SimpleNamespace(pty=2, lives=name not in self.dead)
+        entry: Any = SimpleNamespace(spec=kind, ending=False, process=process, sandbox_id=name)
         self.timers.append(Timer(lambda: started(entry, None)))
         return entry
 
@@ -253,3 +259,28 @@ def test_a_spare_lives_for_a_while_and_no_longer():
     bench.ask("a")
     bench.quiet()
     assert [kind.lifetime_seconds for kind in bench.started] == [IDLE_SECONDS]
+
+
+def test_a_spare_is_ready_when_its_shell_has_said_something():
+    bench = Bench(1)
+    bench.ask("a")
+    bench.ask("a")
+    for _ in range(2):  # the quiet, and its terminal
+        call = next(timer for timer in reversed(bench.timers) if timer.call is not None)
+        bench.timers.remove(call)
+        call.call()
+    assert (len(bench.spares), bench.spares.missing, len(bench.started)) == (0, 1, 1)
+    assert bench.ask("a") is None
+    bench.quiet()
+    assert (len(bench.spares), bench.spares.missing) == (1, 0)
+    assert bench.ask("a").sandbox_id == "s1"
+
+
+def test_a_spare_that_has_just_ended_is_not_taken():
+    bench = Bench(2)
+    bench.dead.add("s1")
+    for _ in range(3):
+        bench.ask("a")
+    assert bench.quiet() == ["a", "a"]
+    assert bench.ask("a").sandbox_id == "s2"
+    assert bench.ask("a") is None

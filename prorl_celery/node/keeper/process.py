@@ -87,6 +87,11 @@ class SandboxProcess:
         """Whether its terminal can be used."""
         return self._pidfd >= 0
 
+    @property
+    def lives(self) -> bool:
+        """Whether it runs, though its end may not have been dealt with yet."""
+        return self.alive and not _has_ended(self._pidfd)
+
     def kill(self) -> None:
         """Kill it and go on until it is gone. Returns at once."""
         if self._over:

@@ -27,6 +27,7 @@ from prorl_celery.sandbox.base import SandboxSpec
 
 if TYPE_CHECKING:
     from prorl_celery.node.keeper.entry import Entry, Started
+    from prorl_celery.node.keeper.process import SandboxProcess
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ class Spares:
             self._wanted.append(kind)
         self._lately.append(kind)
         self._wait_for_quiet()
-        entry = next((e for e in self._ready if e.spec == kind and not e.ending), None)
+        entry = next((e for e in self._ready if e.spec == kind and not e.ending and _lives(e)), None)
         if entry is not None:
             self.gone(entry)
             self.taken += 1
@@ -89,10 +90,7 @@ class Spares:
         """A sandbox is no spare any more, if it was one."""
         self._starting = [other for other in self._starting if other is not entry]
         self._ready = [other for other in self._ready if other is not entry]
-        terminal = self._terminals.pop(entry.sandbox_id, None)
-        if terminal is not None:
-            self._loop.unwatch(terminal)
-            os.close(terminal)
+        self._let_go(entry)
 
     def close(self) -> None:
         """Start no more."""
@@ -122,29 +120,40 @@ class Spares:
     def _started(self, entry: Entry, error: SandboxError | None) -> None:
         if error is not None:
             log.warning("a spare sandbox could not be started: %s", error)
-        elif entry in self._starting:
+        elif entry in self._starting and entry.process is not None:
+            self._await_prompt(entry, entry.process)
+
+    def _await_prompt(self, entry: Entry, process: SandboxProcess) -> None:
+        """It is ready when its shell has said something. Who came before would wait for a start all the same."""
+
+        def prompted() -> None:
+            self._let_go(entry)
             self._starting.remove(entry)
             self._ready.append(entry)
-            self._warm_when_prompted(entry)
+            if entry.spec.kernel:
+                # Whoever takes it finds a kernel that lives, or else has one started.
+                with suppress(OSError):  # it has ended
+                    process.control.send(b"0 warm\n")
             self._wait_for_quiet(KERNEL_QUIET_SECONDS if entry.spec.kernel else QUIET_SECONDS)
 
-    def _warm_when_prompted(self, entry: Entry) -> None:
-        """Have its kernel started; whoever takes it finds one that lives, or else has one started. Not before the shell
-        has said something: what the sandbox is asked before its first process listens may be lost.
-        """
-        process = entry.process
-        if process is None or not entry.spec.kernel:
-            return
-
-        def warm() -> None:
-            self._loop.unwatch(terminal)
-            with suppress(OSError):  # it has ended
-                process.control.send(b"0 warm\n")
-
-        with suppress(OSError):  # without a descriptor for it, it stays cold
+        try:
             # A descriptor of its own, for the process may close its terminal before it is known to be gone.
             terminal = self._terminals[entry.sandbox_id] = os.dup(process.pty)
-            self._loop.watch(terminal, warm)
+            self._loop.watch(terminal, prompted)
+        except OSError as error:
+            log.warning("a spare sandbox cannot be watched: %s", error)
+            self._stop(entry.sandbox_id)
+
+    def _let_go(self, entry: Entry) -> None:
+        """Wait for its prompt no more."""
+        terminal = self._terminals.pop(entry.sandbox_id, None)
+        if terminal is not None:
+            self._loop.unwatch(terminal)
+            os.close(terminal)
+
+
+def _lives(entry: Entry) -> bool:
+    return entry.process is not None and entry.process.lives
 
 
 def _without(kinds: Iterable[SandboxSpec], others: Iterable[SandboxSpec]) -> list[SandboxSpec]:
