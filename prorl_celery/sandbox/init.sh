@@ -20,13 +20,17 @@ exec 2>/dev/null
 umask 022
 [[ -d $work ]] || mkdir -p "$work"
 
-# The loop: one interactive shell after another, each told how the one before it ended.
+# The loop: one interactive shell after another, each told how the one before it ended. A marker (see shellrc.sh) stops
+# what is being sent to that one, and what was sent and not read is thrown away: the next would take the second half of a
+# command for a command.
 loop='exec 2>/dev/null; status=start
 while :; do
   cd "$2"
   bash --noprofile --noediting --rcfile /dev/fd/9 -i 2>/dev/tty 9<<<"__prorl_nonce=$1 __prorl_last=$status; $3"
   status=$?
   kill -9 %+
+  printf "\002%s:0:ended::0::\003%s\004" "$1" "$1"
+  ( while read -r -t 0; do read -r -t 0.05 -N 65536; done )
 done'
 
 # Limits of what the agent runs.

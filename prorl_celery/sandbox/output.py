@@ -10,6 +10,7 @@ prints. Reads are kept as they came until they are made text, so that few bytes 
 
 from __future__ import annotations
 
+import re
 from collections import deque
 
 SMALL_BYTES = 1024
@@ -17,6 +18,7 @@ SMALL_BYTES = 1024
 BLOCK_BYTES = 4096
 ERASE_LINE = (b"\x1b[K", b"\x1b[0K", b"\x1b[2K")
 """Terminal codes that clear the line or the rest of it; they go with the text that they clear."""
+UNCLEAR = re.compile(rb"\r(?:\x1b(?:\[[02]?)?)?\Z")
 
 
 class CappedOutput:
@@ -29,14 +31,14 @@ class CappedOutput:
         self._tail: deque[bytes | bytearray] = deque()
         self._tail_bytes = 0
         self._dropped = 0
-        self._return_waits = False
-        """The last byte was a return, and what comes next says what it meant."""
+        self._held = b""
+        """A return at the very end: what comes next says what it meant."""
         self.moved_bytes = 0
         """Bytes copied so far from one object to another, the making of the text included."""
 
     def add(self, data: bytes) -> None:
         """Take more output."""
-        if self._return_waits or b"\r" in data:
+        if self._held or b"\r" in data:
             data = self._rewritten(data)
         room = self._head_limit - len(self._head)
         if room > 0:  # then nothing stands behind the head yet
@@ -100,13 +102,16 @@ class CappedOutput:
     def _rewritten(self, data: bytes) -> bytes:
         """What is left of more output when its returns have been followed; the line it goes on with may go."""
         self.moved_bytes += 2 * len(data)
-        if self._return_waits:
-            data = b"\r" + data
-        self._return_waits = data.endswith(b"\r")
-        data = data.rstrip(b"\r")
+        data = self._held + data
+        unclear = UNCLEAR.search(data)
+        self._held = unclear.group() if unclear else b""
+        data = data[: len(data) - len(self._held)].rstrip(b"\r") if self._held else data
         while b"\r\r" in data:
             data = data.replace(b"\r\r", b"\r")
-        lines = data.replace(b"\r\n", b"\n").split(b"\n")
+        data = data.replace(b"\r\n", b"\n")
+        if b"\r" not in data:
+            return data
+        lines = data.split(b"\n")
         if b"\r" in lines[0]:
             self._erase_line()
         for index, line in enumerate(lines):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from prorl_celery.errors import SandboxError
 from prorl_celery.sandbox.base import CancelSignal, CommandResult
 from prorl_celery.sandbox.control import Control
-from prorl_celery.sandbox.markers import SHELL_STARTED, TRACE, Marker, Markers, command_line
+from prorl_celery.sandbox.markers import SHELL_ENDED, SHELL_STARTED, TRACES, Marker, Markers, command_line
 from prorl_celery.sandbox.output import CappedOutput
 from prorl_celery.sandbox.terminal import INTERRUPT, Terminal
 
@@ -29,6 +29,8 @@ SEND_SECONDS = 30.0
 TIDY_SECONDS = 5.0
 RESTART_SECONDS = 10.0
 SYNCHRONISE_TRIES = 3
+WHOLE_LINE_BYTES = 1024
+"""What bash reads at once, and what stands in the terminal for sure before it does."""
 FORCE = (
     ("", INTERRUPT_SECONDS),
     ("interrupt", KILL_SECONDS),
@@ -61,12 +63,14 @@ class PtyShell:
         self._cancel = cancel
         self._output_bytes = output_bytes
         self._id_base = secrets.token_hex(2).encode()
-        self._commands = 0
+        self._commands = self._sent = 0
         self._cwd = workdir
         self._status = 0
         self._ran: bytes | None = None
         """What the last marker said was begun last."""
         self._shell_pid = b""
+        self._shell_group = 0
+        """The shell's process group, as this process sees it; 0 until it was seen at its prompt."""
         self._restarted = self._nudged = False
         self._carry = b""
         self.bytes_moved = 0
@@ -95,10 +99,10 @@ class PtyShell:
         if not was_run:
             raise SandboxError(f"the sandbox's shell runs no commands: {output.text()!r}")
         self._status, self._cwd = marker.status, marker.cwd
-        if (marker.untidy or marker.given_up or self._nudged) and not timed_out:
+        if (marker.untidy or self._nudged) and not timed_out:
             self._cwd = self._tidy()
-        if marker.traced:
-            output.cut_last_line(TRACE)
+        for trace in TRACES if marker.traced else ():
+            output.cut_last_line(trace)
         text = output.text()
         self.bytes_moved += output.moved_bytes
         return CommandResult(
@@ -143,16 +147,18 @@ class PtyShell:
         line = command_line(command, command_id, status=self._status, tidy=tidy)
         self._terminal.set_modes()
         self._terminal.send(behind + line if behind else line)
+        self._sent = len(line)
         return command_id
 
     def _ended_with_its_shell(
         self, started: Marker, command_id: bytes, output: CappedOutput, deadline: float
     ) -> Marker | None:
         """A new shell stands. Was the command read by the old one, or is it the new one that runs it? None as ever."""
-        if self._terminal.is_sending:
-            # The new shell was given a piece of the line, to be forgotten before more stands behind it.
-            self._terminal.send(INTERRUPT)
-            self._synchronise()
+        if self._sent > WHOLE_LINE_BYTES:
+            # It may have been given the second half of the line. Of that, nothing is sent any more, and what it has
+            # goes with it.
+            self._terminal.send(b"")
+            self._replace()
             return started
         probe = self._send(":")
         deadline = max(deadline, monotonic() + KILL_SECONDS)
@@ -175,24 +181,34 @@ class PtyShell:
                 # After a kill too: the shell would go on with the rest of the command.
                 self._terminal.send(INTERRUPT)
             marker = self._await((command_id,), output, monotonic() + patience)
-            if marker is not None and (operation not in ("", "interrupt") or self._synchronise()):
-                return marker
+            if operation not in ("", "interrupt"):
+                if marker is not None:
+                    return marker
+            elif marker is not None:
+                if self._synchronise(SYNCHRONISE_TRIES):
+                    return marker
+            elif self._shell_group and self._terminal.foreground() == self._shell_group:
+                # Perhaps the shell is at a prompt of the agent's own making.
+                marker = self._synchronise(1)
+                if marker is not None:
+                    return marker
         raise SandboxError("the sandbox's shell could not be brought back after a time-out")
 
-    def _synchronise(self) -> bool:
-        """Make sure that no interrupt is on its way which would hit the next command."""
-        for _ in range(SYNCHRONISE_TRIES):
+    def _synchronise(self, tries: int) -> Marker | None:
+        """Make sure that no interrupt is on its way which would hit the next command; None if the shell is silent."""
+        for _ in range(tries):
             # bash may lose a character to an interrupt that comes while it reads.
             probe = self._send(":", tidy=True, behind=b"\n")
-            if self._await((probe,), CappedOutput(0), monotonic() + KILL_SECONDS) is not None:
-                return True
-        return False
+            marker = self._await((probe,), CappedOutput(0), monotonic() + KILL_SECONDS)
+            if marker is not None:
+                return marker
+        return None
 
     def _tidy(self) -> str:
         """Put right what a command did to the shell, or have a new one where that fails; its working directory."""
         probe = self._send(":", tidy=True)
         marker = self._await((probe,), CappedOutput(0), monotonic() + TIDY_SECONDS)
-        if marker is None or marker.given_up or marker.ran not in (probe, self._shell_pid):
+        if marker is None or marker.untidy or marker.ran not in (probe, self._shell_pid):
             return self._replace()
         return marker.cwd
 
@@ -221,13 +237,19 @@ class PtyShell:
                 if marker is None:
                     break
                 data = b""
+                if marker.command_id == SHELL_ENDED:
+                    self._terminal.send(b"")
+                    continue
                 self._ran = marker.ran
+                self._shell_group = self._shell_group or self._terminal.foreground()
                 if marker.command_id in wanted:
                     return marker
                 if marker.ran in wanted:
-                    return marker._replace(status=marker.now, given_up=True)
+                    # Given up half-way. Why the second half was skipped is seen when it is tried again.
+                    return marker._replace(status=marker.now, now=marker.now or 1)
                 if marker.command_id == SHELL_STARTED and marker.ran != self._shell_pid:
                     self._shell_pid, self._restarted, self._status = marker.ran, True, 0
+                    self._shell_group = self._terminal.foreground()
                     return marker
                 if nudge and not self._nudged and not self._terminal.is_sending:
                     self._nudged = True

@@ -56,6 +56,13 @@ class Terminal:
     def is_sending(self) -> bool:
         return bool(self._to_send)
 
+    def foreground(self) -> int:
+        """The process group that has the terminal, as this process sees it; 0 for none."""
+        try:
+            return os.tcgetpgrp(self._descriptor)
+        except OSError:
+            return 0
+
     def receive(self, deadline: float) -> bytes | None:
         """Wait for output and go on sending; what was read (nothing, if only sent), or None at the deadline."""
         events = self._waiter.readable(deadline, also_writable=bool(self._to_send))

@@ -17,7 +17,8 @@ class BashTool:
         "bash",
         "Run a command in a bash session that lasts: the working directory, variables and background jobs stay from "
         "one call to the next. The command's standard input is empty, so it cannot ask questions. Start what should "
-        "go on running with `&`. The last line of the answer gives the exit code and the working directory.",
+        "go on running with `&`. Long output is cut in the middle; a line that is written over, as by a progress bar, "
+        "is shown in its last state. The last line of the answer gives the exit code and the working directory.",
         {
             "command": {"type": "string", "description": "The command, as typed at a prompt; may have many lines."},
             "timeout": {"type": "number", "description": "Seconds after which the command is interrupted."},
