@@ -169,6 +169,7 @@ def test_an_update_under_abort_keeps_what_was_sampled(trainer: Trainer) -> None:
     assert trainer.count("calls") == JOBS * (TURNS + 1)  # each turn once, and the rest of the turn that was given up
 
 
+@pytest.mark.slow
 def test_a_pause_that_nobody_ends_is_over_by_itself(trainer: Trainer) -> None:
     paused = trainer.client.pause("finish", ttl=3.0)
     assert paused["complete"], paused
@@ -191,6 +192,7 @@ def test_a_backend_with_other_weights_is_told_by_registering_it_again(trainer: T
     assert trainer.version == old + 1
 
 
+@pytest.mark.slow
 def test_a_rollout_process_that_is_killed_holds_up_no_pause(trainer: Trainer) -> None:
     for backend in trainer.backends:
         backend.fail("slow", count=JOBS, seconds=3.0)

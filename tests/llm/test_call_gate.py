@@ -178,7 +178,10 @@ def test_a_cancel_ends_a_call_that_is_interrupted_too(
     assert gate.in_flight == 0
 
 
-@pytest.mark.parametrize(("kind", "mode"), [("vllm", "tokens"), ("vllm_generate", "tokens"), ("vllm", "chat")])
+@pytest.mark.parametrize(
+    ("kind", "mode"),
+    [("vllm", "tokens"), pytest.param("vllm_generate", "tokens", marks=pytest.mark.slow), ("vllm", "chat")],
+)
 def test_what_an_engine_had_when_it_gave_a_call_up_stands(
     kind: str, mode: str, model_loop: ModelLoop, cancel: Signal, gate: Turnstile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
