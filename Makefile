@@ -6,7 +6,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo demo-real test test-full test-pythons test-vllm lint bench requirements clean
+.PHONY: demo demo-real test test-full test-pythons test-vllm test-smollm2 lint bench requirements clean
 
 demo: $(INSTALLED)
 	$(BIN)/prorl demo
@@ -24,11 +24,15 @@ test-full: $(INSTALLED)
 test-pythons: $(INSTALLED)
 	.ci/pythons
 
-# Against a real vLLM: VLLM_TEST_DIR is where `prorl models prepare smollm2 --data-dir` put it.
-test-vllm: export VLLM_TEST_DIR ?= .prorl
+# Against a real vLLM, with a tiny model of random weights or a small real one: VLLM_TEST_DIR is where they are prepared.
+test-vllm test-smollm2: export VLLM_TEST_DIR ?= .prorl
 test-vllm: $(INSTALLED)
+	$(BIN)/prorl models prepare tiny --data-dir $(VLLM_TEST_DIR)
+	$(BIN)/python -P -m pytest -m vllm tests/models
+
+test-smollm2: $(INSTALLED)
 	$(BIN)/prorl models prepare smollm2 --data-dir $(VLLM_TEST_DIR)
-	$(BIN)/python -P -m pytest tests/models
+	$(BIN)/python -P -m pytest tests/models/test_smollm2.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
