@@ -60,8 +60,9 @@ def register() -> Response:
     registry = services().backends
     known = registry.get(backend.url)
     registry.put(backend)
-    if known is not None and backend.policy_version != known.policy_version:
-        # Calls that are made once this is answered are made with the new weights, and must say so.
+    if known is None or backend.policy_version != known.policy_version:
+        # Calls that are made once this is answered are made with these weights and must say so, also where the url was
+        # known with others before it was taken out.
         services().heeding.known(services().policy.renew(backend.url), KNOWN_SECONDS)
     stored = next((other for other in _all() if other.url == backend.url), None)
     if stored is None:

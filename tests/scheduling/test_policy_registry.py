@@ -87,6 +87,8 @@ def test_the_same_version_loaded_again_has_another_salt(policy: PolicyRegistry, 
         salts.append(policy.look().weights["http://a1"].cache_salt)
     policy.renew("http://a1")
     salts.append(policy.look().weights["http://a1"].cache_salt)
+    backends.put(Backend(url="http://a1", model="a", policy_version=7))  # the same weights, registered again
+    assert policy.look().weights["http://a1"].cache_salt == salts[-1]
     assert salts[0] == "v1"
     assert all(salt is not None and salt.startswith("v7.") for salt in salts[1:])
     assert len(set(salts)) == 4
