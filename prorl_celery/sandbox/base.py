@@ -152,6 +152,9 @@ class Shell(Protocol):
     def run(self, command: str, *, timeout: float) -> CommandResult:
         """Run one command to its end or its time-out (interrupt, then kill; the session stays).
 
+        Otherwise than at a terminal, a command's standard input is empty, `exec` redirects for the one command, and
+        `set -e`, `-v` and `-x`, a prompt and a prompt command are undone after it.
+
         Raises: `SandboxError` when the sandbox is gone, what `CancelSignal.raise_if_set` raises on cancel.
         """
         ...
