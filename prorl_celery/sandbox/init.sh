@@ -18,6 +18,11 @@ sockets=$8 python=$9 packages=${10} kept=${11} inside=${12} kernel_pid= kernel_s
 [[ $control == 3 ]] || eval "exec 3<&$control $control>&-"
 exec 2>/dev/null
 umask 022
+# How many descriptors a user has on their way through sockets is counted for all his processes, and held against the
+# limit of whoever sends one more. Where the keeper is of the same user, its own limit must stay out of the agent's reach.
+files=$(ulimit -Hn)
+[[ $files != unlimited && $files -lt 65536 ]] || files=65536
+ulimit -n $((files / 2))
 [[ -d $work ]] || mkdir -p "$work"
 
 # The loop: one interactive shell after another, each told how the one before it ended. A marker (see shellrc.sh) stops
@@ -36,7 +41,7 @@ done'
 # Limits of what the agent runs.
 limit() {
   ulimit -c 0
-  ulimit -Sn 4096
+  [[ $files -lt 8192 ]] || ulimit -Sn 4096
   [[ $data_kib == 0 ]] || ulimit -d "$data_kib"
   [[ $processes == 0 ]] || ulimit -u "$processes"
   # Short of memory, the kernel ends what the agent runs before what holds the sandbox.

@@ -74,6 +74,23 @@ for _ in range(20):
         os.write(held[-1], bytes(1 << 16))
 time.sleep(600)
 """
+ON_THEIR_WAY = """
+import array, resource, socket, time
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+held = []
+try:
+    while True:
+        held += socket.socketpair()
+        held[-1].setblocking(False)
+        try:
+            while True:
+                held[-1].sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0] * 253))])
+        except BlockingIOError: pass
+except OSError as error:
+    open("/workspace/done", "w").write(error.strerror)
+time.sleep(600)
+"""
 FORK = """
 for _ in range({count} - 1):
     if not os.fork(): break
@@ -141,6 +158,18 @@ def test_memory_is_bounded(jail: Jail, take: str, count: int):
     assert until(lambda: len(marked(mark)) == count, 30, every=0.05)
     sandbox.files.write("/workspace/go", b"")
     assert until(lambda: len(marked(mark)) * each <= MEMORY + PLACES * DISK, 30, every=0.1)
+    usable(jail)
+    sandbox.stop()
+
+
+def test_descriptors_on_their_way_through_sockets_are_not_the_keepers(jail: Jail):
+    """They count for a user: where keeper and sandboxes are of the same, it could hand out no terminal any more."""
+    sandbox = jail.start()
+    sandbox.files.write("/workspace/send.py", ON_THEIR_WAY.encode())
+    sandbox.shell.run("python3 send.py >/dev/null 2>&1 &", timeout=10)
+    said = sandbox.shell.run("until [[ -s done ]]; do sleep 0.05; done; cat done", timeout=60).output
+    assert said == "Too many references: cannot splice"
+    jail.start(job_id="other").stop()
     usable(jail)
     sandbox.stop()
 
