@@ -80,7 +80,11 @@ def descriptors(pid: int) -> int:
 def states_of_children(pid: int) -> str:
     """The state letter of each child."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return "".join(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] for child in children)
+    states = ""
+    for child in children:
+        with suppress(OSError):  # reaped meanwhile
+            states += Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]
+    return states
 
 
 def guard_of(keeper: KeeperProcess) -> int | None:
