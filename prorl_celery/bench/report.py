@@ -42,6 +42,7 @@ GOALS: dict[str, tuple[str, float]] = {
     "added_turn_ms_median": ("<", 15),
     "balance_max_over_mean": ("<", 1.05),
     "late_joiner_share": ("<=", 2),
+    "turn_cost_ratio_200_to_10": ("<=", 1.5),
     "commands_per_acquire": ("<=", 1),
 }
 """What the figures are to reach, on two cores."""

@@ -49,6 +49,8 @@ class Sizes:
     balanced: int = 20_000
     """Jobs that are given backends in virtual time, after a warm-up of a thousand."""
     acquires: int = 20_000
+    calls: int = 500
+    """Of each kind, one after another."""
 
 
 FULL = Sizes()
@@ -75,5 +77,6 @@ QUICK = Sizes(
     first_cells=3,
     balanced=4000,
     acquires=4000,
+    calls=100,
 )
 """For a look: rough figures within two minutes."""

@@ -38,4 +38,5 @@ def tiny() -> Sizes:
         first_cells=1,
         balanced=300,
         acquires=64,
+        calls=3,
     )

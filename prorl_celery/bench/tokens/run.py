@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from prorl_celery.bench.report import Report
 from prorl_celery.bench.sizes import Sizes
-from prorl_celery.bench.tokens import balance
+from prorl_celery.bench.tokens import balance, builder, calls
 
 
 def tokens(sizes: Sizes) -> Report:
     """All of it. Leaves nothing behind."""
     report = Report("tokens", 1)
+    report.part(
+        f"{builder.TURNS} turns of one conversation", builder.FIGURES, lambda r: builder.builder(r, sizes.rounds)
+    )
+    report.part(
+        f"{sizes.calls} calls, ours and bare ones in turns", calls.FIGURES, lambda r: calls.calls(r, sizes.calls)
+    )
     report.part("starting Redis, the backend heap", balance.FIGURES, lambda r: _heap(r, sizes))
     return report
 
