@@ -49,14 +49,19 @@ def test_the_tokens_of_a_result_are_those_that_the_backend_counted(service: Serv
     versions = segment.policy_versions
     assert len(segment.response_ids) == len(segment.loss_mask) == len(segment.logprobs) == len(versions)
     assert segment.prompt_ids == calls[0]["prompt_ids"]
-    for call in calls:
+    for turn, call in zip(result.turns, calls, strict=True):
         prompt, sampled = call["prompt_ids"], call["sampled_ids"]
+        assert (turn.prompt_tokens, turn.completion_tokens) == (len(prompt), len(sampled))
+        assert turn.cached_tokens is not None
+        assert turn.cached_tokens < turn.prompt_tokens
+        assert 0 < turn.llm_s <= turn.total_s
         assert ids[: len(prompt)] == prompt
         assert ids[len(prompt) : len(prompt) + len(sampled)] == sampled
         assert mask[len(prompt) : len(prompt) + len(sampled)] == [1] * len(sampled)
         told = [scripted_logprob(token, len(prompt) + place) for place, token in enumerate(sampled)]
         assert logprobs[len(prompt) : len(prompt) + len(sampled)] == told
     assert sum(segment.loss_mask) == sum(len(call["sampled_ids"]) for call in calls)
+    assert (result.turns[-1].cached_tokens or 0) > 0
     last = calls[-1]
     assert len(ids) == len(last["prompt_ids"]) + len(last["sampled_ids"])
 

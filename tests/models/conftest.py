@@ -58,8 +58,8 @@ def terse_weights(tiny: Prepared, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 @pytest.fixture
-def talks(model_loop: ModelLoop, stop: SetCancel) -> Talks:
-    return Talks(model_loop, stop)
+def talks(model_loop: ModelLoop, cancel: SetCancel) -> Talks:
+    return Talks(model_loop, cancel)
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def model_loop() -> Iterator[ModelLoop]:
 
 
 @pytest.fixture
-def stop() -> Iterator[SetCancel]:
+def cancel() -> Iterator[SetCancel]:
     signal = SetCancel()
     yield signal
     signal.close()

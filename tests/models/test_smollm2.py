@@ -1,17 +1,16 @@
 """Against a real vLLM with a real model: the ids we send are those it reads, and what it samples comes back exactly.
 
-Slow: `make test-vllm`, with `VLLM_TEST_DIR`.
+Slow: `make test-smollm2`, with `VLLM_TEST_DIR`.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 import urllib.request
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from set_cancel import SetCancel
 
 from prorl_celery.errors import Cancelled
 from prorl_celery.jobs.models import SamplingParams
@@ -36,42 +35,6 @@ CONVERSATIONS: list[list[dict[str, str]]] = [
     [{"role": "user", "content": "def f(x):\n    return x ** 2  # 3.14159, 1,000\n"}],
     [{"role": "user", "content": ""}],
 ]
-
-
-class Signal:
-    """A cancel signal that is given by hand."""
-
-    def __init__(self) -> None:
-        self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self.is_set = False
-
-    def fileno(self) -> int:
-        return self._fd
-
-    def raise_if_set(self) -> None:
-        if self.is_set:
-            raise Cancelled("cancelled")
-
-    def give(self) -> None:
-        self.is_set = True
-        os.eventfd_write(self._fd, 1)
-
-    def close(self) -> None:
-        os.close(self._fd)
-
-
-@pytest.fixture
-def cancel() -> Iterator[Signal]:
-    signal = Signal()
-    yield signal
-    signal.close()
-
-
-@pytest.fixture
-def model_loop() -> Iterator[ModelLoop]:
-    loop = ModelLoop()
-    yield loop
-    loop.stop()
 
 
 @pytest.fixture(scope="session")
@@ -139,7 +102,7 @@ def test_the_chat_route_samples_the_same_ids_and_tells_them(vllm: VllmServer, to
     assert len(choice["logprobs"]["content"]) == len(choice["token_ids"])
 
 
-def conversation(vllm: VllmServer, model_loop: ModelLoop, cancel: Signal, **sampling: Any) -> TokenConversation:
+def conversation(vllm: VllmServer, model_loop: ModelLoop, cancel: SetCancel, **sampling: Any) -> TokenConversation:
     endpoint = Endpoint(
         url=vllm.url, model="smollm2", tokenizer=str(vllm.spec.prepared.model), policy_version=0, max_model_len=4096
     )
@@ -148,7 +111,7 @@ def conversation(vllm: VllmServer, model_loop: ModelLoop, cancel: Signal, **samp
 
 
 def test_a_turn_of_ours_holds_the_ids_it_sampled_and_a_seed_repeats_it(
-    vllm: VllmServer, model_loop: ModelLoop, cancel: Signal, tokenizer: ChatTokenizer
+    vllm: VllmServer, model_loop: ModelLoop, cancel: SetCancel, tokenizer: ChatTokenizer
 ) -> None:
     sampling = {"temperature": 0.8, "max_tokens": 24, "seed": 7}
     replies = [conversation(vllm, model_loop, cancel, **sampling).sample() for _ in range(2)]
@@ -160,7 +123,7 @@ def test_a_turn_of_ours_holds_the_ids_it_sampled_and_a_seed_repeats_it(
     assert list(replies[1].sampled_ids) == list(reply.sampled_ids)
 
 
-def test_a_cancelled_call_is_aborted_in_the_engine(vllm: VllmServer, model_loop: ModelLoop, cancel: Signal) -> None:
+def test_a_cancelled_call_is_aborted_in_the_engine(vllm: VllmServer, model_loop: ModelLoop, cancel: SetCancel) -> None:
     talk = conversation(vllm, model_loop, cancel, max_tokens=2000, temperature=1.0)
     outcome: list[BaseException] = []
 
@@ -173,7 +136,7 @@ def test_a_cancelled_call_is_aborted_in_the_engine(vllm: VllmServer, model_loop:
     thread = threading.Thread(target=sample)
     thread.start()
     assert until(lambda: running(vllm) == 1, 30.0, every=0.1)
-    cancel.give()
+    cancel.set()
     thread.join(30.0)
     assert outcome
     assert until(lambda: running(vllm) == 0, 10.0, every=0.1)

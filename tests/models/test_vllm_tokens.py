@@ -186,7 +186,7 @@ def test_a_prompt_that_the_engine_finds_too_long_is_a_context_overflow(
 
 @pytest.mark.parametrize(("kind", "speak"), [("vllm", complete), ("vllm_generate", generate)])
 def test_an_id_outside_the_vocabulary_is_refused_by_the_engine_and_told(
-    engine: Engine, model_loop: ModelLoop, stop: SetCancel, kind: str, speak: Any
+    engine: Engine, model_loop: ModelLoop, cancel: SetCancel, kind: str, speak: Any
 ) -> None:
     request = TokenRequest(
         prompt_ids=ids_array([5, 99_999]),
@@ -199,7 +199,7 @@ def test_an_id_outside_the_vocabulary_is_refused_by_the_engine_and_told(
     )
     with pytest.raises(BackendError, match="out of vocabulary"):
         model_loop.call(
-            lambda: speak(model_loop.session, endpoint_of(engine, kind), request), cancel=stop, timeout=60.0
+            lambda: speak(model_loop.session, endpoint_of(engine, kind), request), cancel=cancel, timeout=60.0
         )
 
 
