@@ -17,9 +17,9 @@ from typing import Any, Protocol
 from prorl_celery.errors import ContextOverflow
 from prorl_celery.jobs.models import FinishReason
 from prorl_celery.jobs.turns import Turn
+from prorl_celery.llm.calls.base import ToolCall
 from prorl_celery.llm.conversation import Conversation
 from prorl_celery.llm.reply import Reply
-from prorl_celery.llm.calls.base import ToolCall
 from prorl_celery.sandbox.base import CancelSignal
 
 
