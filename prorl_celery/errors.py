@@ -150,7 +150,7 @@ class DiskFull(ImageError):
 class StageError(ProrlError):
     """A stage of a job failed.
 
-    `job_id` and `stage` are filled in by the stage runner when the raiser does not know them.
+    None of them is an `OSError`: who catches that around a file in a sandbox means the file. `job_id` and `stage` are filled in by the stage runner when the raiser does not know them.
     """
 
     kind: ClassVar[str] = "internal"
@@ -211,7 +211,7 @@ class NoKernel(SandboxError):
     """No IPython kernel starts in the sandbox; the message says why, and what helps."""
 
 
-class KeeperLost(SandboxError, ConnectionError):
+class KeeperLost(SandboxError):
     """The node's keeper is gone, and with it every sandbox it owned."""
 
 
@@ -251,7 +251,7 @@ class ContextOverflow(StageError):
     kind = "context_overflow"
 
 
-class StageTimeout(StageError, TimeoutError):
+class StageTimeout(StageError):
     """The stage overran its deadline."""
 
     kind = "timeout"

@@ -14,7 +14,7 @@ import string
 import time
 from contextlib import suppress
 
-from prorl_celery.errors import SandboxError, StageError
+from prorl_celery.errors import SandboxError
 from prorl_celery.sandbox.base import CancelSignal
 from prorl_celery.sandbox.waiting import Waiter
 
@@ -71,8 +71,6 @@ class Control:
         self._broken = f"{operation} was given up half-way"
         try:
             answer = self._exchange(head + data, b"\0" + request_id.encode() + b" ", limit_bytes, deadline)
-        except StageError:  # a stage's time-out is an OSError, too
-            raise
         except OSError as error:
             raise SandboxError(f"the sandbox is gone ({error.strerror or error})") from error
         self._broken = None
