@@ -11,6 +11,7 @@ from e2e_service import Service
 from prorl_celery.node.janitor.thing import Thing
 from prorl_celery.node.janitor.things import inventory
 from prorl_celery.node.places import run_dir_for
+from prorl_celery.sandbox.client import KeeperClient
 from prorl_celery.settings import Settings
 
 MARK = "LEAK_TEST_MARK"
@@ -21,13 +22,18 @@ def new_mark() -> str:
     return str(10**8 + secrets.randbelow(10**8))
 
 
+def keeper_of(service: Service) -> KeeperClient:
+    """Of a service that runs on this machine."""
+    return KeeperClient(Settings(run_dir=run_dir_for(service.data_dir)))
+
+
 class Remains:
     """Of a service that was started with `MARK` in its environment. To be made while it runs; looked at ever after."""
 
     def __init__(self, service: Service, mark: str) -> None:
         self._mark = mark
         self._settings = Settings(run_dir=run_dir_for(service.data_dir))
-        self.keepers = {service.keeper()["pid"]}
+        self.keepers = {keeper_of(service).status()["pid"]}
         self._shares = {str(path) for pid in self.keepers for path in _shares(pid)}
 
     def processes(self) -> list[tuple[int, str]]:

@@ -17,14 +17,11 @@ from typing import Any
 
 import pytest
 from e2e_service import Service, eventually, running
-from remains import MARK, Remains, new_mark
+from remains import MARK, Remains, keeper_of, new_mark
 from test_faults import QUICK
 
-from prorl_celery.node.places import run_dir_for
 from prorl_celery.sandbox.base import SandboxSpec
-from prorl_celery.sandbox.client import KeeperClient
 from prorl_celery.sandbox.waiting import NeverCancelled
-from prorl_celery.settings import Settings
 
 pytestmark = pytest.mark.e2e
 
@@ -69,11 +66,6 @@ def sleepers(mark: str) -> int:
         with suppress(OSError):
             count += entry.name.isdigit() and (entry / "cmdline").read_bytes() == f"sleep\0{mark}\0".encode()
     return count
-
-
-def keeper_of(service: Service) -> KeeperClient:
-    (node,) = service.client.nodes()
-    return KeeperClient(Settings(run_dir=run_dir_for(service.data_dir), node=node["node"]))
 
 
 @pytest.mark.slow
@@ -126,6 +118,17 @@ def is_again(service: Service, remains: Remains) -> bool:
     return False
 
 
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Another place for temporary files, where the janitors of other services on this machine do not look."""
+    with tempfile.TemporaryDirectory(prefix="l", dir="/var/tmp") as folder:
+        Path(folder).chmod(0o755)
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield Path(folder)
+
+
+@pytest.mark.usefixtures("apart")
 def test_what_is_left_when_everything_was_killed_at_once_the_janitor_removes(tmp_path: Path, image: str) -> None:
     mark = new_mark()
     with running(tmp_path / "data", **SETTINGS, **{MARK: mark}) as service:
