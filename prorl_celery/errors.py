@@ -150,7 +150,8 @@ class DiskFull(ImageError):
 class StageError(ProrlError):
     """A stage of a job failed.
 
-    None of them is an `OSError`: who catches that around a file in a sandbox means the file. `job_id` and `stage` are filled in by the stage runner when the raiser does not know them.
+    None of them is an `OSError`: who catches that around a file in a sandbox means the file. `job_id` and `stage` are
+    filled in by the stage runner when the raiser does not know them.
     """
 
     kind: ClassVar[str] = "internal"
