@@ -86,16 +86,12 @@ def hold(path: Path, patience: float) -> int | None:
     """
     deadline = time.monotonic() + patience
     while True:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = take(path)
+        lock = _made_and_taken(path)
         if lock is not None:
-            if _is_still(path, lock):
-                return lock
-            os.close(lock)  # removed while we waited
-        elif time.monotonic() > deadline:
+            return lock
+        if time.monotonic() > deadline:
             return None
-        else:
-            select.poll().poll(ASK_AGAIN_SECONDS * 1000)
+        select.poll().poll(ASK_AGAIN_SECONDS * 1000)
 
 
 def made(place: Path) -> Iterator[Path]:
@@ -142,6 +138,21 @@ def age(path: Path) -> float:
         return time.time() - path.lstat().st_mtime
     except OSError:
         return 0.0
+
+
+def _made_and_taken(path: Path) -> int | None:
+    """The lock, or None where another holds it or the folder was removed meanwhile."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = take(path)
+    except (FileExistsError, FileNotFoundError):
+        if path.is_symlink() or path.is_file():
+            raise
+        return None
+    if lock is not None and not _is_still(path, lock):
+        os.close(lock)
+        return None
+    return lock
 
 
 def _is_still(path: Path, lock: int) -> bool:

@@ -30,6 +30,7 @@ from typing import Any
 
 from prorl_celery.errors import HandlerError, InternalError, StageTimeout
 from prorl_celery.sandbox.base import CancelSignal
+from prorl_celery.sandbox.owner import VARIABLE, this_process
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -49,11 +50,14 @@ class Nursery:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         parent = os.getpid()
+        # By this a janitor knows what a child has started when all who should end it were killed.
+        mark = f"prorl-child-{this_process()}"
         sys.stdout.flush()
         sys.stderr.flush()
         self._pid = os.fork()
         if self._pid == 0:
             ours.close()
+            os.environ[VARIABLE] = mark
             _become_nursery(theirs, parent)
         theirs.close()
         self._socket = ours

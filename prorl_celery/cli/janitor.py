@@ -95,7 +95,7 @@ def _leftovers(settings: Settings, notes: list[str], dry_run: bool) -> Iterator[
     from prorl_celery.sandbox.client import KeeperClient
 
     def whose(thing: Thing) -> str:
-        return "a service that is gone" if thing.owner is None else f"keeper {thing.owner.pid}, which is gone"
+        return "a service that is gone" if thing.owner is None else f"process {thing.owner.pid}, which is gone"
 
     leftovers = Leftovers(settings, KeeperClient(settings))
     if dry_run:

@@ -1,6 +1,7 @@
 """Who started a sandbox, as text that the sandbox's processes carry where everybody can read it.
 
     prorl-init-PID-START-NAMESPACE-UID        in arguments, in the environment, in an instance's name
+    prorl-child-...                           in the environment of what a stage process's children start
 
 The pid and the start time name a process that no later one is confused with, the pid namespace says where that pid
 means something, and the uid whose it is. Whoever finds such a label on this machine can tell whether its owner lives.

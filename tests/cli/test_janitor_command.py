@@ -65,7 +65,7 @@ def test_what_is_left_is_removed_and_told_in_a_table(orphan: subprocess.Popen[by
     assert orphan.wait(20) == -signal.SIGKILL
     lines = [line.split("\t") for line in told.stdout.splitlines()]
     assert ["kind", "name", "whose", "outcome"] in lines
-    assert ["process", str(orphan.pid), f"keeper {PID_OF_NONE}, which is gone", "removed"] in lines
+    assert ["process", str(orphan.pid), f"process {PID_OF_NONE}, which is gone", "removed"] in lines
     assert "note: only what dead keepers left was looked for" in told.stdout
 
 

@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 
 from prorl_celery.errors import Cancelled, HandlerError, InternalError, StageTimeout
+from prorl_celery.node.janitor.counter import LeakCounter
+from prorl_celery.node.janitor.removal import clear_left
+from prorl_celery.settings import Settings
 from tasks.nursery import Nursery
 from tasks.signals import JobSignal
 
@@ -159,6 +162,23 @@ def test_a_nursery_that_is_closed_ends_what_is_under_way(signal: JobSignal, tmp_
         with pytest.raises((HandlerError, InternalError)):
             going.result(30)
     assert _comes_true_within(5.0, lambda: not _alive(int(path.read_text())))
+
+
+def test_what_a_call_has_started_when_everybody_was_killed_the_janitor_finds(tmp_path: Path) -> None:
+    program = (
+        "import sys; from test_nursery import spin_beside_a_daemon\n"
+        "from tasks.nursery import Nursery; from tasks.signals import JobSignal\n"
+        "Nursery().call(spin_beside_a_daemon, sys.argv[1], timeout=600, cancel=JobSignal())"
+    )
+    path = tmp_path / "pid"
+    here = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    with subprocess.Popen([sys.executable, "-c", program, str(path)], env={**os.environ, "PYTHONPATH": here}) as stage:
+        assert _comes_true_within(30.0, lambda: path.exists() and path.read_text() != "")
+        daemon = int(path.read_text())
+        stage.kill()
+    settings = Settings(run_dir=tmp_path, node="n1")
+    assert _comes_true_within(30.0, lambda: clear_left(settings) is not None and not _alive(daemon))
+    assert LeakCounter(settings).value == 0, "it was no sandbox"
 
 
 def test_many_calls_from_many_threads_get_their_own_answers(nursery: Nursery, signal: JobSignal) -> None:

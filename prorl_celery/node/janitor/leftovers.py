@@ -58,7 +58,7 @@ class Leftovers:
         """One round, counted and logged."""
         removals = remove(self.find())
         report(removals)
-        leaked = {(str(r.thing.owner), r.thing.sandbox) for r in removals if r.thing.kind == "process"}
+        leaked = {(str(r.thing.owner), r.thing.sandbox) for r in removals if r.thing.sandbox}
         self._counter.add(len(leaked - self._counted))
         # Those that would not go are found again, and are no others.
         self._counted = {key for key in leaked if any(_is_of(r, key) for r in removals if r.outcome == "failed")}
@@ -80,7 +80,7 @@ class Leftovers:
         except SandboxError:
             return []
         known = {str(one["sandbox_id"]) for one in listed} | {session_of(one["pid"]) for one in listed}
-        ours = [t for t in things if t.kind == "process" and t.owner is not None and t.owner.pid == pid]
+        ours = [t for t in things if t.sandbox and t.owner is not None and t.owner.pid == pid]
         now = self._clock()
         unlisted = [thing for thing in ours if thing.fate == "lives" and thing.sandbox not in known]
         self._unlisted = {thing: self._unlisted.get(thing, now) for thing in unlisted}

@@ -1,4 +1,4 @@
-"""Sandboxes' processes on this machine, by the label that each carries (`sandbox.owner`), and which sandbox's each is.
+"""Our processes on this machine, by the label that each carries (`sandbox.owner`), and which sandbox's each is.
 
 bash -c SCRIPT LABEL ...                      as arguments: bubblewrap, local, what holds an instance's terminal
 Apptainer instance: USER [LABEL.....ID]       as a title: what holds an instance
@@ -22,7 +22,7 @@ _INSTANCE = b"instance://"
 
 
 def processes() -> Iterator[Thing]:
-    """Those of this user's sandboxes."""
+    """Those of this user's sandboxes, and what its stage processes' children have started."""
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -34,7 +34,7 @@ def processes() -> Iterator[Thing]:
             session = os.getsid(int(entry.name))
         except ProcessLookupError:
             continue
-        yield Thing("process", entry.name, FATES[owner.fate], owner, _sandbox_in(text) or session_of(session))
+        yield Thing("process", entry.name, FATES[owner.fate], owner, _sandbox_in(text, session))
 
 
 def owner_of(pid: int) -> Owner | None:
@@ -66,9 +66,11 @@ def label_of(pid: int) -> bytes:
     return b""
 
 
-def _sandbox_in(text: bytes) -> str:
-    """The sandbox's id, where the text is an instance's name."""
-    return text.rpartition(b".")[2].decode(errors="replace") if b"." in text else ""
+def _sandbox_in(text: bytes, session: int) -> str:
+    """The sandbox's id where the text is an instance's name; nothing where it tells of no sandbox."""
+    if not text.startswith(b"prorl-init-"):
+        return ""
+    return text.rpartition(b".")[2].decode(errors="replace") if b"." in text else session_of(session)
 
 
 def _read(pid: int, name: str) -> bytes:

@@ -65,7 +65,7 @@ def report(removals: Iterable[Removal]) -> None:
 
 def sandboxes_among(removals: Iterable[Removal]) -> int:
     """How many sandboxes the processes that were found belong to."""
-    return len({(r.thing.owner, r.thing.sandbox) for r in removals if r.thing.kind == "process"})
+    return len({(r.thing.owner, r.thing.sandbox) for r in removals if r.thing.sandbox})
 
 
 def remove(

@@ -23,6 +23,6 @@ class Thing:
     """A pid, a path, the name of an instance with a network."""
     fate: Fate
     owner: Owner | None = None
-    """The keeper that it names, where it names one."""
+    """The keeper, or stage process, that it names, where it names one."""
     sandbox: str = ""
-    """Of a process: what tells its sandbox from the keeper's others."""
+    """Of a sandbox's process: what tells its sandbox from the keeper's others."""
