@@ -54,7 +54,7 @@ def run_line(command: str) -> bytes:
 
 
 def test_a_command_of_many_quotes_is_read_as_it_was_and_in_no_more_than_linear_time():
-    for lines in (10, 100_000):
+    for lines in (10, 30_000):
         text = "it's \\0471 %s \\\\c\n" + "print('a', '\\n', 'b')\n" * lines
         assert (text.count("'") > MANY_QUOTES) == (lines > 10)
         assert run_line(f"cat <<'END'\n{text}END").decode() == text
