@@ -28,13 +28,18 @@ def processes() -> Iterator[Thing]:
             continue
         text = label_of(int(entry.name))
         owner = owner_in(text) if text else None
-        if owner is None or owner.uid != os.geteuid():
+        if owner is None or owner.uid != this_user():
             continue
         try:
             session = os.getsid(int(entry.name))
         except ProcessLookupError:
             continue
         yield Thing("process", entry.name, FATES[owner.fate], owner, _sandbox_in(text, session))
+
+
+def this_user() -> int:
+    """Whose things we look after."""
+    return os.geteuid()
 
 
 def owner_of(pid: int) -> Owner | None:
