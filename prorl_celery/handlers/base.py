@@ -37,6 +37,9 @@ Sandboxes
         def sandbox_request(self, job):
             return replace(super().sandbox_request(job), stages=("init", "rollout", "eval"))
 
+    Whatever runs in a sandbox that the agent had may lie: it owns the shell, its programs and its files, and can forge
+    an exit code. Score in one that it never touched, or score what it says by something it cannot know.
+
     `ctx.fresh_sandbox()` starts one more on the spot, in any stage; it ends with the stage, or with its `stop()`.
     What a node does not allow (`PRORL_SANDBOX_NETWORKS`, `PRORL_SANDBOX_BINDS`, `PRORL_SANDBOX_FAKEROOT`) ends the job
     with an error of kind `sandbox` that names the setting.

@@ -27,9 +27,10 @@ ulimit -n $((files / 2))
 
 # The loop: one interactive shell after another, each told how the one before it ended. A marker (see shellrc.sh) stops
 # what is being sent to that one, and what was sent and not read is thrown away: the next would take the second half of a
-# command for a command.
+# command for a command. Without a terminal (its keeper was killed, and there is no namespace to end with) it would spin.
 loop='exec 2>/dev/null; status=start
 while :; do
+  : >/dev/tty || exit
   cd "$2"
   bash --noprofile --noediting --rcfile /dev/fd/9 -i 2>/dev/tty 9<<<"__prorl_nonce=$1 __prorl_last=$status; $3"
   status=$?
