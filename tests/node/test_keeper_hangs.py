@@ -20,7 +20,7 @@ from prorl_celery.sandbox.waiting import NeverCancelled
 from prorl_celery.settings import Settings
 from prorl_celery.testing.keeper import KeeperProcess
 
-PATIENCE = 1.5
+PATIENCE = 0.7
 QUICK = 15.0
 """What hangs is given up after 20 s at the soonest: an answer within this did not wait for it."""
 
@@ -116,7 +116,7 @@ def stalled(place: Path) -> Iterator[Path]:
     os.close(server)
 
 
-@pytest.mark.parametrize("kernel", [False, True])
+@pytest.mark.parametrize("kernel", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_an_image_on_a_mount_that_does_not_answer_holds_up_nobody(keeper, stalled, never, kernel):
     start_and_ask_meanwhile(keeper, image=f"{stalled}/image", kernel=kernel)
     keeper.client.start(spec("other"), cancel=never, timeout=60).stop()
