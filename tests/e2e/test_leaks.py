@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from e2e_service import Service, eventually, running
 from remains import MARK, Remains, keeper_of, new_mark
+from skeletons import skeleton
 from test_faults import QUICK
 
 from prorl_celery.sandbox.base import SandboxSpec
@@ -29,15 +30,12 @@ HANDLER = {"PRORL_HANDLERS": f"{Path(__file__).with_name('holding.py')}:HoldHand
 SETTINGS = {**QUICK, **HANDLER}
 WITHIN = 30.0
 """The invariant's seconds."""
-SKELETON = Path(__file__).parents[2] / "deploy" / "images" / "make_skeleton.sh"
 
 
 @pytest.fixture(scope="module")
 def image() -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="prorl-test-image-") as folder:
-        Path(folder).chmod(0o755)
-        subprocess.run([SKELETON, f"{folder}/skeleton"], check=True, timeout=60)
-        yield f"{folder}/skeleton"
+    with skeleton() as path:
+        yield path
 
 
 @pytest.fixture(scope="module")

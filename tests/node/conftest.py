@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from keeper_help import LIMIT
+from skeletons import skeleton
 
 from prorl_celery.sandbox.waiting import NeverCancelled
 from prorl_celery.settings import Settings
 from prorl_celery.testing.keeper import KeeperProcess
-
-SKELETON = Path(__file__).parents[2] / "deploy" / "images" / "make_skeleton.sh"
 
 
 @pytest.fixture
@@ -25,11 +22,8 @@ def never() -> Iterator[NeverCancelled]:
 
 @pytest.fixture(scope="session")
 def image() -> Iterator[str]:
-    """A skeleton image, in a folder that the sandbox user can reach, which pytest's are not."""
-    with tempfile.TemporaryDirectory(prefix="prorl-test-image-") as folder:
-        Path(folder).chmod(0o755)
-        subprocess.run([SKELETON, f"{folder}/skeleton"], check=True, timeout=60)
-        yield f"{folder}/skeleton"
+    with skeleton() as path:
+        yield path
 
 
 @pytest.fixture

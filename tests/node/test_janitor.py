@@ -140,13 +140,18 @@ def test_what_waits_for_eval_stays_until_an_eval_has_failed_that_can_do_without(
     assert swept() == (names if bound else set())
 
 
+@pytest.fixture
+def counted(redis_settings: Settings, tmp_path: Path) -> Settings:
+    """Settings with a directory to count leaks in."""
+    (tmp_path / redis_settings.node).mkdir()
+    return redis_settings.with_(run_dir=tmp_path)
+
+
 def test_a_stray_that_cannot_be_ended_is_tried_every_round_and_counted_once_when_its_time_is_over(
-    redis_store: JobStore, keeper: Keeper, redis_settings: Settings, tmp_path: Path
+    redis_store: JobStore, keeper: Keeper, counted: Settings
 ) -> None:
-    settings = redis_settings.with_(run_dir=tmp_path)
-    (tmp_path / settings.node).mkdir()
     now = 1000.0
-    janitor = Janitor(redis_store, keeper, settings, clock=lambda: now)
+    janitor = Janitor(redis_store, keeper, counted, clock=lambda: now)
     init = claim(redis_store, submit(redis_store))
     name = keeper.start(init)
     redis_store.finish(init, state="failed", finish_reason="error", worked_s=0)
@@ -154,19 +159,17 @@ def test_a_stray_that_cannot_be_ended_is_tried_every_round_and_counted_once_when
     for moment, count in ((1000.0, 0), (1020.0, 0), (1031.0, 1), (1036.0, 1), (2000.0, 1)):
         now = moment
         janitor.sweep()
-        assert (set(keeper.sandboxes), LeakCounter(settings).value) == ({name}, count)
+        assert (set(keeper.sandboxes), LeakCounter(counted).value) == ({name}, count)
     keeper.stubborn.clear()
     janitor.sweep()
     assert keeper.sandboxes == {}
 
 
 def test_one_that_the_keeper_has_counted_is_not_counted_again(
-    redis_store: JobStore, keeper: Keeper, redis_settings: Settings, tmp_path: Path
+    redis_store: JobStore, keeper: Keeper, counted: Settings
 ) -> None:
-    settings = redis_settings.with_(run_dir=tmp_path)
-    (tmp_path / settings.node).mkdir()
     now = 1000.0
-    janitor = Janitor(redis_store, keeper, settings, clock=lambda: now)
+    janitor = Janitor(redis_store, keeper, counted, clock=lambda: now)
     name = keeper.start(claim(redis_store, submit(redis_store)))
     redis_store.cancel("a")
     keeper.stubborn.add(name)
@@ -174,4 +177,4 @@ def test_one_that_the_keeper_has_counted_is_not_counted_again(
     for moment in (1000.0, 1040.0):
         now = moment
         janitor.sweep()
-    assert LeakCounter(settings).value == 0
+    assert LeakCounter(counted).value == 0
