@@ -114,7 +114,7 @@ def launch(
             undo.callback(os.close, output)
         sys.stdout.flush()
         sys.stderr.flush()
-        pid = os.fork()
+        pid = _fork_unsignalled()
         undo.pop_all()
     if pid == 0:
         with _EndOfProcess():
@@ -139,6 +139,21 @@ def launch(
     if output is not None:
         os.close(output)
     return Child(name, pid, time.monotonic(), stdin_write)
+
+
+def _fork_unsignalled() -> int:
+    """Fork; the child has our signals blocked, until it takes its own.
+
+    One that met it before that would be written into our signal pipe, as if it had been meant for us.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _OURS)
+    pid = -1
+    try:
+        pid = os.fork()
+    finally:
+        if pid != 0:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return pid
 
 
 def _take_own_signals(signals: Iterable[signal.Signals]) -> None:
