@@ -50,8 +50,17 @@ def test_a_step_that_overruns_is_ended_with_its_children(tmp_path: Path) -> None
             line=lines.append,
         )
     assert time.monotonic() - began < 30
-    state = Path(f"/proc/{lines[0]}/stat")
-    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+    deadline = time.monotonic() + 30
+    while not _has_ended(lines[0]):  # it was killed, and may not have noticed yet
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def _has_ended(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 def test_a_step_that_closes_its_output_and_stays_is_held_to_the_deadline(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def image() -> Iterator[Path]:
     """Its /usr counts as its own; what fills it is the machine's, bound there. Packages lie in a folder of its own."""
     with skeleton_image() as image:
         (image / "usr" / "bin").mkdir()
-        for name in ("bash", "env", "python3"):
+        for name in ("bash", "env", "sh", "python3"):
             (image / "usr" / "bin" / name).touch(mode=0o755)
         assert not borrows_usr(image)
         packages.publish(["ipykernel"], image / "opt")
