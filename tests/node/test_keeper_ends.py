@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from keeper_help import eventually, guard_of, marked_processes, share_of, spec, things_of
@@ -164,3 +166,28 @@ def test_what_a_keeper_in_a_container_owns_is_left_alone():
         for process in running.values():
             process.kill()
             process.communicate()
+
+
+@pytest.mark.parametrize("rounds", [4, pytest.param(25, marks=pytest.mark.slow)])
+def test_a_keeper_that_is_killed_while_instances_start_leaves_none(keeper_settings, image, rounds):
+    randomness = random.Random(rounds)
+    for number in range(rounds):
+        with KeeperProcess(keeper_settings, boot=f"boot-{number}") as keeper, NeverCancelled() as never:
+            keeper.client.start(spec(image=image), cancel=never, timeout=60).close()
+            with keeper.client._connect() as channel:
+                wire.send(channel, {"op": "start", "spec": spec(image=image).to_json(), "timeout": 60})
+                time.sleep(randomness.uniform(0.0, 0.4))
+                keeper.kill()
+        assert eventually(lambda keeper=keeper: of_a_start(keeper) == []), of_a_start(keeper)
+
+
+def of_a_start(keeper: KeeperProcess) -> list[str]:
+    """Processes that have to do with the keeper's instances, at whatever stage of their start."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                told = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+                if f"prorl-init-{keeper.process.pid}-".encode() in told:
+                    found.append(f"{entry.name} {(entry / 'comm').read_text().strip()}")
+    return found

@@ -220,7 +220,7 @@ def test_a_sandbox_that_a_living_keeper_has_lost_sight_of_is_ended_when_it_was_s
     keeper, now = Keeper(), 0.0
     leftovers = Leftovers(settings, keeper, clock=lambda: now)  # type: ignore[arg-type]
     process = run(label())
-    keeper.listed = [{"sandbox_id": "s1-a", "pid": os.getsid(process.pid)}]
+    keeper.listed = [{"sandbox_id": "s1-a", "pid": os.getsid(process.pid), "starter": None}]
     for moment in (0.0, UNLISTED_SECONDS + 1.0):
         now = moment
         leftovers.sweep()

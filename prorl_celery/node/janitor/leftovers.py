@@ -79,7 +79,8 @@ class Leftovers:
             listed = self._keeper.list(spares=True)
         except SandboxError:
             return []
-        known = {str(one["sandbox_id"]) for one in listed} | {session_of(one["pid"]) for one in listed}
+        known = {str(one["sandbox_id"]) for one in listed}
+        known |= {session_of(one[leader]) for one in listed for leader in ("pid", "starter")}
         ours = [t for t in things if t.sandbox and t.owner is not None and t.owner.pid == pid]
         now = self._clock()
         unlisted = [thing for thing in ours if thing.fate == "lives" and thing.sandbox not in known]

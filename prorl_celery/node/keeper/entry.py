@@ -50,6 +50,7 @@ class Entry:
             "purpose": self.spec.purpose,
             "kind": self.kind,
             "pid": self.process.pid if self.process else None,
+            "starter": self.work.pid if self.work else None,
             "age_s": round(time.monotonic() - self.started_at, 3),
             "stuck": self.stuck,
         }

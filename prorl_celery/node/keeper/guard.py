@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 1.0
 ROUND_SECONDS = 0.2
-LOOK_SECONDS = 3.0
-"""How long the guard looks at least: a container that was being started has no label before it runs."""
+LOOK_SECONDS = 0.5
+"""How long the guard looks at least: what was just being started may come to light a moment after."""
 LONGEST_SECONDS = 10.0
 """What would not go until then is left to the janitors."""
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from prorl_celery.errors import SandboxError, sandbox_error
+from prorl_celery.node import prctl
 from prorl_celery.node.keeper.loop import Loop
 from prorl_celery.node.keeper.orphans import descendants_of
 from prorl_celery.node.keeper.process import KILL_AGAIN_SECONDS, STUCK_KILLS
@@ -55,10 +56,11 @@ class ChildWork:
         with contextlib.ExitStack() as undo:
             read, write = os.pipe()
             undo.callback(os.close, read)
+            keeper = os.getpid()
             try:
                 self.pid = os.fork()
                 if self.pid == 0:
-                    _child(function, write)
+                    _child(function, write, keeper)
             finally:
                 os.close(write)
             undo.callback(_end, self.pid)
@@ -157,10 +159,11 @@ def _end(pid: int) -> None:
     os.waitpid(pid, 0)
 
 
-def _child(function: Callable[[], Any], write: int) -> None:
+def _child(function: Callable[[], Any], write: int, keeper: int) -> None:
     """The child's whole life. Never returns, and runs none of the keeper's clean-up."""
     code = 1
     try:
+        prctl.die_with_parent(keeper)
         os.setsid()
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -8,6 +8,7 @@ sandbox user: `become` makes the calling process one.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 from prorl_celery.errors import SandboxError
 from prorl_celery.sandbox.launch import User
 from prorl_celery.sandbox.singularity.registry import Record, Registry, is_first_process
+
+PR_SET_PDEATHSIG = 1
 
 
 def load() -> Any:
@@ -33,9 +36,16 @@ class Instances:
         self._client = load()
 
     def become(self) -> None:
-        """Make this process the sandbox user's, with nothing of the environment it had. For good."""
+        """Make this process the sandbox user's, with nothing of the environment it had. For good. It ends with its
+        parent.
+        """
+        parent = os.getppid()
         if self._user is not None:
             self._user.become()
+        # After the change of user, which would undo it.
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
         os.environ.clear()
         os.environ.update(self._registry.spython_environment())
         os.chdir("/")

@@ -68,6 +68,7 @@ class Registry:
     def environment(self) -> dict[str, str]:
         """All that the program gets: it passes some of it on to where an agent can read it."""
         return {
+            owner.VARIABLE: owner.label(),
             "PATH": f"{Path(self._program.path).parent}:{SYSTEM_PATH}",
             "HOME": str(self.path),
             "APPTAINER_CONFIGDIR": str(self.path),
