@@ -17,6 +17,7 @@ from prorl_celery.bench.sizes import Sizes
 pytestmark = pytest.mark.e2e
 
 
+@pytest.mark.slow
 def test_the_pipeline_benchmarks_take_all_their_figures(tiny: Sizes):
     report = pipeline(tiny)
     assert report.failed == 0
