@@ -7,7 +7,6 @@ Every sampling parameter is sent, the neutral ones too: a server fills what is m
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import aiohttp
@@ -17,12 +16,12 @@ from prorl_celery.llm.endpoint import Endpoint
 from prorl_celery.llm.wire import (
     Sampled,
     TokenRequest,
+    ask,
     cached_tokens,
     checked_ids,
     checked_sample,
     finish_reason_of,
     only_choice,
-    post,
     read_json,
 )
 
@@ -30,17 +29,8 @@ PATH = "/v1/completions"
 
 
 async def complete(session: aiohttp.ClientSession, endpoint: Endpoint, request: TokenRequest) -> Sampled:
-    """One call, not repeated. Raises `Busy`, `BackendError`, `ContextOverflow` as `wire.post` does."""
-    started = time.monotonic()
-    data = await post(
-        session,
-        endpoint,
-        PATH,
-        _body(endpoint, request),
-        request_id=request.request_id,
-        limit_bytes=request.limit_bytes,
-    )
-    seconds = time.monotonic() - started
+    """One call, not repeated. Raises `Busy`, `BackendError`, `ContextOverflow` as `wire.ask` does."""
+    data, seconds = await ask(session, endpoint, PATH, _body(endpoint, request), request)
     return _read(endpoint, request, data, seconds)
 
 

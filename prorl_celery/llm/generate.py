@@ -9,7 +9,6 @@ whole number is the policy version, another is unknown. A reply may span several
 from __future__ import annotations
 
 import json
-import time
 from array import array
 from typing import Any
 
@@ -22,11 +21,11 @@ from prorl_celery.llm.sampling import UNKNOWN_VERSION
 from prorl_celery.llm.wire import (
     Sampled,
     TokenRequest,
+    ask,
     cached_tokens,
     checked_sample,
     finish_reason_of,
     only_choice,
-    post,
     read_json,
 )
 
@@ -34,17 +33,8 @@ PATH = "/inference/v1/generate"
 
 
 async def generate(session: aiohttp.ClientSession, endpoint: Endpoint, request: TokenRequest) -> Sampled:
-    """One call, not repeated. Raises `Busy`, `BackendError`, `ContextOverflow` as `wire.post` does."""
-    started = time.monotonic()
-    data = await post(
-        session,
-        endpoint,
-        PATH,
-        _body(endpoint, request),
-        request_id=request.request_id,
-        limit_bytes=request.limit_bytes,
-    )
-    seconds = time.monotonic() - started
+    """One call, not repeated. Raises `Busy`, `BackendError`, `ContextOverflow` as `wire.ask` does."""
+    data, seconds = await ask(session, endpoint, PATH, _body(endpoint, request), request)
     reply = read_json(endpoint, data)
     choice = only_choice(endpoint, reply)
     ids, logprobs, finish_reason = checked_sample(

@@ -8,32 +8,22 @@ It takes no stop texts and no top_k, and does not say why a reply ended: the las
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import aiohttp
 
 from prorl_celery.errors import BackendError
 from prorl_celery.llm.endpoint import Endpoint
-from prorl_celery.llm.wire import Sampled, TokenRequest, checked_sample, post, read_json
+from prorl_celery.llm.wire import Sampled, TokenRequest, ask, checked_sample, read_json
 
 PATH = "/generate"
 
 
 async def generate_legacy(session: aiohttp.ClientSession, endpoint: Endpoint, request: TokenRequest) -> Sampled:
-    """One call, not repeated. Raises `Busy`, `BackendError`, `ContextOverflow` as `wire.post` does, and
+    """One call, not repeated. Raises `Busy`, `BackendError`, `ContextOverflow` as `wire.ask` does, and
     `BackendError` for sampling parameters that this form cannot carry.
     """
-    started = time.monotonic()
-    data = await post(
-        session,
-        endpoint,
-        PATH,
-        _body(endpoint, request),
-        request_id=request.request_id,
-        limit_bytes=request.limit_bytes,
-    )
-    seconds = time.monotonic() - started
+    data, seconds = await ask(session, endpoint, PATH, _body(endpoint, request), request)
     reply = read_json(endpoint, data)
     ids, logprobs, finish_reason = checked_sample(
         endpoint, request, reply.get("response_ids"), reply.get("logprobs"), _told(reply)

@@ -11,6 +11,7 @@ import asyncio
 import json
 import math
 import random
+import time
 from array import array
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -105,6 +106,15 @@ async def repeated(attempt: Callable[[], Awaitable[T]], *, pause_first: bool = F
             if faults >= FAULT_TRIES or waits >= BUSY_TRIES:
                 raise busy.error from busy
         await asyncio.sleep(min(pause, LONGEST_WAIT_SECONDS))
+
+
+async def ask(
+    session: aiohttp.ClientSession, endpoint: Endpoint, path: str, body: bytes, request: TokenRequest
+) -> tuple[bytes, float]:
+    """One call of token mode: the reply's body, and the seconds it took. Raises as `post`."""
+    started = time.monotonic()
+    data = await post(session, endpoint, path, body, request_id=request.request_id, limit_bytes=request.limit_bytes)
+    return data, time.monotonic() - started
 
 
 async def post(
