@@ -115,6 +115,7 @@ def test_calls_are_read_as_their_models_write_them(form: str, text: str, calls: 
         ("mistral", '[TOOL_CALLS] [{"name": "bash", "arguments": {"command": ', "not valid JSON"),
         ("mistral", '[TOOL_CALLS] [{"arguments": {}}]', '"name"'),
         ("mistral", "[TOOL_CALLS] []", "is empty"),
+        ("mistral", '[TOOL_CALLS] [{"name": "bash", "arguments": {}}] words', "text after the tool calls"),
         ("mistral", "[TOOL_CALLS]", "nothing after"),
         ("mistral", '[TOOL_CALLS]bash{"command": "ls"}', "no name before [ARGS]"),
         ("mistral", '[TOOL_CALLS][ARGS]{"command": "ls"}', "no name before [ARGS]"),

@@ -78,6 +78,13 @@ def test_what_is_not_allowed_is_refused_by_its_name(folder, bind, says):
     assert text in str(refused.value)
 
 
+def test_a_link_to_a_name_that_would_be_read_as_more_binds_is_refused(folder):
+    (folder / "read" / "a,b").mkdir()
+    (folder / "read" / "plain").symlink_to(folder / "read" / "a,b")
+    with pytest.raises(SandboxError, match="a name that cannot be bound"):
+        allowed_binds((f"{folder}/read/plain:/x",), (f"{folder}/read",), None)
+
+
 def test_a_node_that_allows_none_refuses_all(folder):
     with pytest.raises(SandboxError, match="PRORL_SANDBOX_BINDS"):
         allowed_binds((f"{folder}/read:/x",), (), None)
