@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 PATH = "/v1/chat/completions"
 PROMPT_BYTES = 16 << 20
 """Room in a reply for the echoed ids of a prompt whose length is the server's to know."""
+_WITHOUT_PARSER = "servers without a parser for tool calls"
+_NO_PARSER = ("--tool-call-parser", "--enable-auto-tool-choice")
+"""What vLLM's refusal names, which is the only thing about it that its versions have in common."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,16 +73,42 @@ class ChatReply:
 
 
 async def chat(loop: ModelLoop, endpoint: Endpoint, request: ChatRequest) -> ChatReply:
-    """One call, not repeated. Raises `Busy`, `BackendError`, `ContextOverflow`."""
+    """One call, not repeated. Raises `Busy`, `BackendError`, `ContextOverflow`.
+
+    A server that was started without a parser for tool calls refuses tools; it is asked again to leave the calls in
+    the text, where they are read here, and from then on at once.
+    """
+    plain = loop.resource(_WITHOUT_PARSER, _no_servers)
+    known = endpoint.base in plain
+    try:
+        return await _ask(loop, endpoint, request, tool_choice="none" if known else None)
+    except BackendError as error:
+        if known or not request.tools or not any(word in str(error) for word in _NO_PARSER):
+            raise
+        plain.add(endpoint.base)
+    return await _ask(loop, endpoint, request, tool_choice="none")
+
+
+def _no_servers() -> tuple[set[str], Callable[[], Awaitable[object]]]:
+    async def close() -> None:
+        return None
+
+    return set(), close
+
+
+async def _ask(loop: ModelLoop, endpoint: Endpoint, request: ChatRequest, *, tool_choice: str | None) -> ChatReply:
     import httpx2  # openai's own transport
     import openai
 
     client = loop.resource((endpoint.base, endpoint.api_key), lambda: _client(endpoint))
+    fields = _fields(endpoint, request)
+    if request.tools and tool_choice is not None:
+        fields["tool_choice"] = tool_choice
     started = time.monotonic()
     limit_bytes = REPLY_BYTES + REPLY_BYTES_PER_ID * request.max_tokens + PROMPT_BYTES * endpoint.gives_ids
     data = bytearray()
     try:
-        async with client.chat.completions.with_streaming_response.create(**_fields(endpoint, request)) as response:
+        async with client.chat.completions.with_streaming_response.create(**fields) as response:
             async for chunk in response.iter_bytes():
                 data += chunk
                 if len(data) > limit_bytes:

@@ -124,6 +124,33 @@ def test_calls_and_thoughts_that_the_server_left_in_the_text_are_read_here(make:
     assert stub.bodies[1]["messages"][1] == {"role": "assistant", "content": content}
 
 
+def test_a_server_without_a_parser_for_calls_leaves_them_in_the_text(make: Make, stub: Stub) -> None:
+    """vLLM that is started without `--tool-call-parser` refuses every request that has tools."""
+
+    def served(body: dict[str, Any]) -> Any:
+        if body.get("tool_choice", "auto") == "auto":
+            refusal = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
+            return web.json_response({"error": {"message": refusal, "code": 400}}, status=400)
+        return answer(content='<tool_call>{"name": "bash", "arguments": {"command": "ls"}}</tool_call>')
+
+    stub.answer = served
+    conversation = make(endpoint={"gives_ids": False})
+    reply = conversation.sample()
+    assert (reply.calls[0].name, reply.calls[0].arguments) == ("bash", {"command": "ls"})
+    conversation.observe([(reply.calls[0], "x")])
+    conversation.sample()
+    make(endpoint={"gives_ids": False}).sample()
+    assert [body.get("tool_choice") for body in stub.bodies] == [None, "none", "none", "none"]
+    assert all(body["tools"] for body in stub.bodies)
+
+
+def test_another_refusal_is_asked_once(make: Make, stub: Stub) -> None:
+    stub.answer = lambda body: web.json_response({"error": {"message": "no such tool choice"}}, status=400)
+    with pytest.raises(BackendError, match="no such tool choice"):
+        make(endpoint={"gives_ids": False}).sample()
+    assert len(stub.bodies) == 1
+
+
 def test_a_call_that_cannot_be_read_is_told_and_goes_back_as_an_object(make: Make, stub: Stub) -> None:
     broken = [{"id": "call-a", "type": "function", "function": {"name": "bash", "arguments": '{"command": '}}]
     stub.answer = lambda body: answer(content=None, calls=broken, reasoning_content="hm")
