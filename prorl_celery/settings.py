@@ -79,6 +79,9 @@ class Settings:
     drain_seconds: float = setting(
         10.0, help="How long a stopping stage may finish what it holds.", minimum=0.0, env="PRORL_DRAIN"
     )
+    silence_seconds: float = setting(
+        60.0, help="A process of a node that has not beaten for so long is killed.", minimum=1.0, env="PRORL_SILENCE"
+    )
 
     task_events: bool = setting(False, help="Workers send task events, which Flower shows.")
 

@@ -21,6 +21,7 @@ from prorl_celery.jobs.messages import node_queue
 from prorl_celery.jobs.models import Stage
 from prorl_celery.jobs.store import JobStore
 from prorl_celery.llm.loop import ModelLoop
+from prorl_celery.node.requests import NO_SUPERVISOR, SupervisorLine
 from prorl_celery.sandbox.client import KeeperClient
 from prorl_celery.scheduling.backends import BackendRegistry
 from prorl_celery.scheduling.nodes import NodeRegistry
@@ -59,6 +60,7 @@ class StageProcess:
         settings: Settings,
         nursery: Nursery,
         handlers: HandlerRegistry,
+        line: SupervisorLine = NO_SUPERVISOR,
     ) -> None:
         self.stage = stage
         self.index = index
@@ -68,6 +70,7 @@ class StageProcess:
         self.slots = slots_of(stage, index, settings)
         self.nursery = nursery
         self.handlers = handlers
+        self.line = line
         self.app = make_app(settings, boot=boot, connections=min(16, self.slots + 2))
         self.publisher = Publisher(self.app)
         client = script_client(settings)

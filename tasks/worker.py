@@ -10,21 +10,25 @@ from celery.signals import worker_init, worker_ready, worker_shutting_down
 
 from prorl_celery.handlers.registry import load_handlers
 from prorl_celery.jobs.models import Stage
+from prorl_celery.node.requests import NO_SUPERVISOR, SupervisorLine
 from prorl_celery.settings import Settings
 from tasks.nursery import Nursery
 from tasks.process import StageProcess
 from tasks.stages import register
 
 
-def main(stage: Stage, index: int, boot: str, settings: Settings) -> int:
-    """Run one worker process until it is told to stop; return its exit code. Call it while there is one thread."""
+def main(stage: Stage, index: int, boot: str, settings: Settings, line: SupervisorLine = NO_SUPERVISOR) -> int:
+    """Run one worker process until it is told to stop; return its exit code. Call it while there is one thread.
+
+    `line` is its line to the supervisor that started it.
+    """
     logging.basicConfig(
         stream=sys.stderr,
         level=settings.log_level.upper(),
         format=f"%(asctime)s %(levelname)s {stage}-{index} %(name)s: %(message)s",
     )
     handlers = load_handlers(settings)
-    process = StageProcess(stage, index, boot, settings, Nursery(), handlers)
+    process = StageProcess(stage, index, boot, settings, Nursery(), handlers, line)
     register(process.app, process)
 
     def on_init(**_: Any) -> None:
