@@ -62,7 +62,7 @@ class Service:
 
 @contextmanager
 def running(data_dir: Path, *arguments: str, cwd: Path | None = None, **environment: str) -> Iterator[Service]:
-    """Start `prorl up` with these arguments and PRORL_ variables; stop it at the end."""
+    """Start `prorl up` with these arguments and variables; stop it at the end."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PRORL_")} | environment
     env.setdefault("PRORL_ROLLOUT_PROCESSES", "2")
     command = [
