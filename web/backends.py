@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Literal
 
 from flask import Blueprint, Response
 from pydantic import BaseModel, Field
 
 from prorl_celery.scheduling.backends import BackendSpec, BackendStatus
+from web.caches import reset_caches
 from web.contract import Query, operation
 from web.policy import KNOWN_SECONDS
 from web.probe import normal_url, probe
@@ -15,6 +17,8 @@ from web.problems import Problem
 from web.reading import read_model, read_query
 from web.rendering import answer
 from web.services import services
+
+log = logging.getLogger(__name__)
 
 blueprint = Blueprint("backends", __name__, url_prefix="/v1/backends")
 
@@ -63,6 +67,8 @@ def register() -> Response:
     if known is None or backend.policy_version != known.policy_version:
         # Calls that are made once this is answered are made with these weights and must say so, also where the url was
         # known with others before it was taken out.
+        for url in reset_caches([backend]):
+            log.warning("%s has other weights now, and did not say that its prefix cache is empty", url)
         services().heeding.known(services().policy.renew(backend.url), KNOWN_SECONDS)
     stored = next((other for other in _all() if other.url == backend.url), None)
     if stored is None:

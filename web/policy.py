@@ -8,7 +8,9 @@ from flask import Blueprint, Response
 from pydantic import BaseModel, Field
 
 from prorl_celery.jobs.models import Incoming, Name
+from prorl_celery.scheduling.backends import BackendStatus
 from prorl_celery.scheduling.policy import Pause
+from web.caches import reset_caches
 from web.contract import operation
 from web.reading import read_model
 from web.rendering import answer
@@ -63,6 +65,10 @@ class ResumeAnswer(BaseModel):
     epoch: int
     pauses_ended: int
     backends: int = Field(description="backends that have this version now")
+    stale_caches: list[str] = Field(
+        default_factory=list,
+        description="backends that take no cache salt and did not forget their prefixes at POST /reset_prefix_cache",
+    )
 
 
 class PauseView(BaseModel):
@@ -115,6 +121,8 @@ def pause() -> Response:
 def resume() -> Response:
     asked = read_model(ResumeRequest)
     used = services()
+    # Before any job is let go: what is cached from then on was cached under the new weights.
+    stale = [] if asked.version is None else reset_caches(_told(asked.model))
     resumed = used.policy.resume(asked.model, asked.version)
     heed = used.heeding.known(resumed.epoch, KNOWN_SECONDS)
     return answer(
@@ -125,8 +133,16 @@ def resume() -> Response:
             epoch=resumed.epoch,
             pauses_ended=resumed.pauses_ended,
             backends=resumed.backends_told,
+            stale_caches=stale,
         )
     )
+
+
+def _told(model: str | None) -> list[BackendStatus]:
+    """The backends that a version is told for: without a model those of the paused models, or all."""
+    used = services()
+    models = {model} if model is not None else {pause.model for pause in used.policy.look().pauses} or {None}
+    return [backend for backend in used.backends.list() if None in models or backend.model in models]
 
 
 def pause_view(pause: Pause) -> PauseView:

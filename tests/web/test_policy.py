@@ -13,6 +13,7 @@ from flask.testing import FlaskClient
 from prorl_celery.scheduling.backends import Backend, BackendRegistry
 from prorl_celery.scheduling.policy import PolicyRegistry, Told
 from prorl_celery.settings import Settings
+from prorl_celery.testing import ScriptedBackend
 
 
 @pytest.fixture
@@ -115,6 +116,27 @@ def test_a_resume_tells_the_models_backends_their_version(
     assert (answer["version"], answer["backends"], answer["pauses_ended"]) == (13, 1, 1)
     shown = {one["url"]: one["policy_version"] for one in api.get("/v1/backends").get_json()["backends"]}
     assert shown == {"http://m": 13, "http://n": 1}
+
+
+def test_backends_that_take_no_salt_forget_their_prefixes_before_a_job_is_let_go(
+    api: FlaskClient, raw_redis: redis.Redis, settings: Settings
+) -> None:
+    backends = BackendRegistry(raw_redis, settings)
+    with ScriptedBackend() as legacy, ScriptedBackend() as salted, ScriptedBackend() as other:
+        for backend, kind, model in ((legacy, "legacy", "m"), (salted, "vllm", "m"), (other, "legacy", "n")):
+            backends.put(Backend(url=backend.url, model=model, kind=kind, gives_ids=True, policy_version=1))
+        backends.put(Backend(url="http://127.0.0.1:9", model="m", kind="legacy", policy_version=1))
+        post(api, "pause", model="m")
+        assert post(api, "resume", model="m")["stale_caches"] == []  # the weights are the same
+        post(api, "pause", model="m")
+        answer = post(api, "resume", version=2)
+        resets = [backend.stats()["cache_resets"] for backend in (legacy, salted, other)]
+        assert (answer["stale_caches"], answer["backends"], resets) == (["http://127.0.0.1:9"], 3, [1, 0, 0])
+        for backend in (legacy, salted):
+            spec = {"url": backend.url, "model": "scripted", "tokenizer": str(backend.tokenizer_dir)}
+            kind = "legacy" if backend is legacy else "vllm"
+            api.post("/v1/backends", json={**spec, "kind": kind, "policy_version": 3})
+        assert [backend.stats()["cache_resets"] for backend in (legacy, salted)] == [2, 0]
 
 
 @pytest.mark.parametrize(

@@ -71,10 +71,16 @@ class Ledger:
         self.prompt_tokens = 0
         self.completion_tokens = 0
         self.cached_tokens = 0
+        self.cache_resets = 0
         self.outcomes: Counter[str] = Counter()
         self.prefixes = PrefixCache()
         self._ring.clear()
         self._cpu_from = time.process_time()
+
+    def forget_prefixes(self) -> None:
+        """The prefix cache is empty from now on."""
+        self.cache_resets += 1
+        self.prefixes = PrefixCache()
 
     def begin(self, record: CallRecord) -> None:
         """A call came."""
@@ -109,6 +115,7 @@ class Ledger:
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "cached_tokens": self.cached_tokens,
+            "cache_resets": self.cache_resets,
             "cpu_s": time.process_time() - self._cpu_from,
         }
 

@@ -58,6 +58,7 @@ class Routes:
                 web.post("/tokenize", self.tokenize),
                 web.post("/detokenize", self.detokenize),
                 web.post("/abort_requests", self.abort_requests),
+                web.post("/reset_prefix_cache", self.reset_prefix_cache),
                 web.get("/scripted/stats", self.stats),
                 web.get("/scripted/calls", self.calls),
                 web.post("/scripted/fail", self.fail),
@@ -154,6 +155,10 @@ class Routes:
             raise Refused(400, "request_ids must be a list of text", "request_ids")
         self._engine.abort(names)
         return web.json_response({})
+
+    async def reset_prefix_cache(self, request: web.Request) -> web.Response:
+        self._engine.ledger.forget_prefixes()
+        return web.Response()
 
     async def update_weight_version(self, request: web.Request) -> web.Response:
         version = (await _body(request)).get("new_version")
