@@ -51,6 +51,7 @@ class Sizes:
     acquires: int = 20_000
     calls: int = 500
     """Of each kind, one after another."""
+    calls_at_once: int = 2000
 
 
 FULL = Sizes()
@@ -78,5 +79,6 @@ QUICK = Sizes(
     balanced=4000,
     acquires=4000,
     calls=100,
+    calls_at_once=400,
 )
 """For a look: rough figures within two minutes."""

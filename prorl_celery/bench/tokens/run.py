@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prorl_celery.bench.report import Report
 from prorl_celery.bench.sizes import Sizes
-from prorl_celery.bench.tokens import balance, builder, calls
+from prorl_celery.bench.tokens import at_once, balance, builder, calls
 
 
 def tokens(sizes: Sizes) -> Report:
@@ -15,6 +15,9 @@ def tokens(sizes: Sizes) -> Report:
     )
     report.part(
         f"{sizes.calls} calls, ours and bare ones in turns", calls.FIGURES, lambda r: calls.calls(r, sizes.calls)
+    )
+    report.part(
+        f"{sizes.calls_at_once} calls at once", at_once.FIGURES, lambda r: at_once.at_once(r, sizes.calls_at_once)
     )
     report.part("starting Redis, the backend heap", balance.FIGURES, lambda r: _heap(r, sizes))
     return report
