@@ -11,6 +11,7 @@ and one thread for each slot, Celery's, which runs `tasks.stages.run_stage`
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 import time
 
@@ -67,6 +68,8 @@ class StageProcess:
         self.boot = boot
         self.settings = settings
         self.name = f"{stage}-{index}"
+        # A process that was retired runs on beside its successor of the same name.
+        self.id = f"{settings.node} {boot} {self.name} {secrets.token_hex(4)}"
         self.slots = slots_of(stage, index, settings)
         self.nursery = nursery
         self.handlers = handlers
@@ -81,9 +84,7 @@ class StageProcess:
         self.models = ModelLoop()
         self.deadlines = DeadlineThread()
         self.backends_bell = Bell()
-        self.gate = PolicyGate(
-            PolicyRegistry(client, settings), f"{settings.node} {boot} {self.name}", settings.backend_wait_seconds
-        )
+        self.gate = PolicyGate(PolicyRegistry(client, settings), self.id, settings.backend_wait_seconds)
         self.watch = BackendWatch(self.backends, self.models)
         self.beat = Beat(self.store, settings.heartbeat_seconds, self._tell_node)
         keys = Keys(settings.key_prefix)
@@ -151,6 +152,7 @@ class StageProcess:
             self.settings.node,
             self.boot,
             {
+                "id": self.id,
                 "name": self.name,
                 "stage": self.stage,
                 "pid": os.getpid(),

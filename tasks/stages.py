@@ -27,6 +27,7 @@ from prorl_celery.jobs.models import Stage
 from tasks import eval as eval_stage
 from tasks import init as init_stage
 from tasks import rollout as rollout_stage
+from tasks.acts import Acts
 from tasks.beat import Held
 from tasks.clock import StageClock
 from tasks.process import StageProcess
@@ -61,7 +62,7 @@ def run_stage(process: StageProcess, stage: Stage, job_id: str, fence: int) -> N
     """
     try:
         claim = process.store.claim(
-            stage, job_id, fence, node=process.settings.node, process=process.name, op=secrets.token_hex(8)
+            stage, job_id, fence, node=process.settings.node, process=process.id, op=secrets.token_hex(8)
         )
         if claim is None:
             return  # a copy of a message that was claimed before, or a job that has ended
@@ -76,7 +77,7 @@ def run_stage(process: StageProcess, stage: Stage, job_id: str, fence: int) -> N
         signal.process_is_stopping()
     try:
         with ExitStack() as ending:
-            work = Work(process, claim, clock, signal, ending)
+            work = Work(process, claim, clock, signal, ending, Acts(stage))
             message = _run(work, stage)
             work.ended = message is None
             if message is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import traceback
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any, TypedDict, TypeVar, cast, get_args
 
@@ -14,6 +14,7 @@ from prorl_celery.handlers.base import Handler, SandboxRequest
 from prorl_celery.jobs.claims import Claim
 from prorl_celery.jobs.models import STAGES, ErrorKind, FinishReason, JobError, JobRequest, Stage
 from prorl_celery.sandbox.base import SandboxSpec
+from tasks.acts import Acts
 from tasks.clock import StageClock
 from tasks.process import StageProcess
 from tasks.signals import JobSignal
@@ -67,6 +68,7 @@ class Work:
     signal: JobSignal
     ending: ExitStack
     """What is done when the job has gone on: it must not wait for a sandbox to end."""
+    acts: Acts
     ended: bool = False
     """Whether the job ended with this claim; not when a stage follows, this one is repeated, or nobody knows."""
 
@@ -88,6 +90,13 @@ class Work:
     def rollout(self) -> RolloutOutput:
         """What rollout committed; for eval."""
         return cast(RolloutOutput, self.claim.rollout)
+
+    def act(self, name: str, *, waiting: bool = False) -> AbstractContextManager[None]:
+        """Be at this while the block runs: "model call http://..", "tool bash", "sandbox start", "in_child mod:fn".
+
+        `waiting` is for what is nobody's fault (no backend, a pause, no place on the node): it is never a stall.
+        """
+        return self.acts.act(name, waiting=waiting)
 
     def times(self) -> Times:
         """The clock's reading as commit, finish and fail take it."""
