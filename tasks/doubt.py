@@ -9,7 +9,17 @@ from __future__ import annotations
 
 import signal
 
-from prorl_celery.sandbox.base import CellResult, CommandResult, Files, Kernel, Sandbox, SandboxHandle, Shell
+from prorl_celery.sandbox.base import (
+    CellResult,
+    CommandResult,
+    Files,
+    Kernel,
+    Recovered,
+    RecoveredCell,
+    Sandbox,
+    SandboxHandle,
+    Shell,
+)
 from tasks.signals import JobSignal
 
 SHELL_ADDS = 128
@@ -31,9 +41,18 @@ class DoubtfulShell:
     def run(self, command: str, *, timeout: float) -> CommandResult:
         """As `Shell.run`. Raises `Stopping` too, when the end of the command came with the order to stop."""
         result = self._shell.run(command, timeout=timeout)
+        self._doubt(result)
+        return result
+
+    def recover(self, *, timeout: float) -> Recovered:
+        """As `Shell.recover`, with the same doubt."""
+        recovered = self._shell.recover(timeout=timeout)
+        self._doubt(recovered)
+        return recovered
+
+    def _doubt(self, result: CommandResult) -> None:
         if result.exit_code in DOUBTFUL:
             self._signal.raise_if_stopping_within(DOUBT_SECONDS)
-        return result
 
 
 class DoubtfulKernel:
@@ -46,12 +65,21 @@ class DoubtfulKernel:
     def run(self, code: str, *, timeout: float) -> CellResult:
         """As `Kernel.run`. Raises `Stopping` too, when the kernel's end came with the order to stop."""
         result = self._kernel.run(code, timeout=timeout)
-        if not result.timed_out and not DOUBTFUL.isdisjoint((result.kernel_ended, result.kernel_lost)):
-            self._signal.raise_if_stopping_within(DOUBT_SECONDS)
+        self._doubt(result)
         return result
+
+    def recover(self, *, timeout: float) -> RecoveredCell:
+        """As `Kernel.recover`, with the same doubt."""
+        recovered = self._kernel.recover(timeout=timeout)
+        self._doubt(recovered)
+        return recovered
 
     def restart(self) -> None:
         self._kernel.restart()
+
+    def _doubt(self, result: CellResult) -> None:
+        if not result.timed_out and not DOUBTFUL.isdisjoint((result.kernel_ended, result.kernel_lost)):
+            self._signal.raise_if_stopping_within(DOUBT_SECONDS)
 
 
 class DoubtfulSandbox:
@@ -78,6 +106,13 @@ class DoubtfulSandbox:
     @property
     def kernel(self) -> Kernel:
         return DoubtfulKernel(self._sandbox.kernel, self._signal)
+
+    @property
+    def marked(self) -> str:
+        return self._sandbox.marked
+
+    def mark(self, name: str) -> None:
+        self._sandbox.mark(name)
 
     def close(self) -> None:
         self._sandbox.close()

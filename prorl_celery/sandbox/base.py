@@ -146,6 +146,22 @@ class CommandResult:
     """The shell ended (exit, kill) and a new one stands in its place: variables and functions are gone."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered(CommandResult):
+    """What came of the command that the shell's last holder had sent since its last `Sandbox.mark`, when it died.
+
+    Whoever takes over has waited for its end, so the shell is at its prompt. Not begun, it never will be.
+    """
+
+    begun: bool | None
+    """None: that cannot be told. Then it must be treated as if it had."""
+    ended: bool
+    """It ended by itself, and `exit_code` says how. Else it was not begun, or was stopped (`timed_out`), or it is not
+    known how it ended."""
+    complete: bool
+    """`output` is all that it printed, or as much of it as is ever kept."""
+
+
 class Shell(Protocol):
     """A persistent shell on a pseudo-terminal inside a sandbox."""
 
@@ -155,7 +171,17 @@ class Shell(Protocol):
         Otherwise than at a terminal, a command's standard input is empty, `exec` redirects for the one command, and
         `set -e`, `-v` and `-x`, a prompt and a prompt command are undone after it.
 
-        Raises: `SandboxError` when the sandbox is gone, what `CancelSignal.raise_if_set` raises on cancel.
+        Raises: `SandboxError` when the sandbox is gone, `FenceLost` when another has taken it over, what
+        `CancelSignal.raise_if_set` raises on cancel.
+        """
+        ...
+
+    def recover(self, *, timeout: float) -> Recovered:
+        """Take over from a holder that died: wait for the end of what it had sent, if it had, and run nothing.
+
+        `timeout` (seconds) is that command's own, counted from when it was sent, without the time for which nobody
+        held the shell. Where nothing is under way this returns at once, and says the same however often it is called.
+        A `run` in a sandbox that was taken over does this by itself first. Raises as `run`.
         """
         ...
 
@@ -182,6 +208,18 @@ class CellResult:
     """The cell was not run: the kernel is gone and no other starts, for this reason."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveredCell(CellResult):
+    """What came of the cell that the kernel's last holder had sent since its last `Sandbox.mark`; see `Recovered`.
+
+    `ok` is False unless it is known that it ended without an error.
+    """
+
+    begun: bool | None
+    ended: bool
+    complete: bool
+
+
 class Kernel(Protocol):
     """A persistent IPython kernel inside a sandbox."""
 
@@ -194,6 +232,10 @@ class Kernel(Protocol):
 
     def restart(self) -> None:
         """A fresh kernel in place of this one. Raises as `run`, and `NoKernel`."""
+        ...
+
+    def recover(self, *, timeout: float) -> RecoveredCell:
+        """Take over from a holder that died, as `Shell.recover`. Raises as `run`."""
         ...
 
 
@@ -212,6 +254,14 @@ class Files(Protocol):
         """Names two levels deep, relative to `path`, folders with a trailing slash; None when it is not a folder."""
         ...
 
+    def recover(self) -> bool:
+        """Take over from a holder that died: whether a write took place since its last `Sandbox.mark`. One that was
+        under way has been done in full or not at all, and will not be.
+
+        Raises: `SandboxError`, `FenceLost`, what the cancel signal raises.
+        """
+        ...
+
 
 class Sandbox(Protocol):
     """A live sandbox, as a stage holds it."""
@@ -225,6 +275,19 @@ class Sandbox(Protocol):
     @property
     def kernel(self) -> Kernel:
         """Connected to at the first use. Raises: `NoKernel`; `SandboxError`, also when it was started without."""
+        ...
+
+    @property
+    def marked(self) -> str:
+        """What `mark` was given last, by whichever process held the sandbox then; empty at first."""
+        ...
+
+    def mark(self, name: str) -> None:
+        """Say what the commands, cells and writes from now on belong to: one tool call. Whoever takes the sandbox over
+        learns by it whether what it finds under way, or just ended, is what it asks about. At most 100 bytes.
+
+        Raises: `FenceLost` when another has taken the sandbox over.
+        """
         ...
 
     def close(self) -> None:

@@ -179,10 +179,23 @@ class KeeperClient:
 
         return Starting(channel, answer, time.monotonic() + timeout, admission, with_kernel=spec.kernel)
 
-    def attach(self, handle: SandboxHandle, *, cancel: CancelSignal, timeout: float = 10.0) -> LiveSandbox:
+    def attach(
+        self,
+        handle: SandboxHandle,
+        *,
+        cancel: CancelSignal,
+        timeout: float = 10.0,
+        fence: int = 0,
+        takes_over: bool = False,
+    ) -> LiveSandbox:
         """Open a live sandbox that another process started.
 
-        Raises: `KeeperLost` when the keeper is another than the handle's, `SandboxError` when the sandbox is gone.
+        `fence` is the claim's: whoever holds the sandbox under a lower one can use it no more, at once. 0 leaves things
+        as they are. `takes_over` says that its last holder has died or been replaced in the midst of its work, so that
+        what it left half-done must be waited for (`Shell.recover`, `Kernel.recover`, `Files.recover`).
+
+        Raises: `KeeperLost` when the keeper is another than the handle's, `SandboxError` when the sandbox is gone or
+        cannot be taken over, `FenceLost` when a later claim holds it.
         """
         with self._connect() as channel:
             _send(channel, {"op": "attach", "sandbox_id": handle.sandbox_id, "boot": handle.boot})

@@ -133,6 +133,10 @@ class ControlFiles:
         names = data.split(b"\0")[:-1]  # the last is empty, or was cut
         return sorted(name.decode("utf-8", "replace") for name in names)
 
+    def recover(self) -> bool:
+        """As `Files.recover`."""
+        raise SandboxError("the sandbox's files cannot be taken over")
+
 
 def quote_path(path: str) -> str:
     """A path as bash's `printf %b` reads it: every byte but the plainest as an octal escape.

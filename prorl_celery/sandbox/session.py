@@ -38,6 +38,7 @@ class LiveSandbox:
         self._control = Control(socket.socket(fileno=control), cancel)
         self._stop = stop
         self._closed = False
+        self._mark = ""
         self._nonce = nonce
         self._cancel = cancel
         self._output_bytes = output_bytes
@@ -78,6 +79,13 @@ class LiveSandbox:
             _, _, life = self._sockets()
             self._life = KernelLife(life, self._control, self._cancel)
         return self._life
+
+    @property
+    def marked(self) -> str:
+        return self._mark
+
+    def mark(self, name: str) -> None:
+        self._mark = name
 
     def close(self) -> None:
         """Close this process's descriptors. The sandbox lives on."""

@@ -14,7 +14,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from prorl_celery.errors import SandboxError
-from prorl_celery.sandbox.base import CancelSignal, CommandResult
+from prorl_celery.sandbox.base import CancelSignal, CommandResult, Recovered
 from prorl_celery.sandbox.control import Control
 from prorl_celery.sandbox.markers import SHELL_ENDED, SHELL_STARTED, TRACES, Marker, Markers, command_line
 from prorl_celery.sandbox.output import CappedOutput
@@ -114,6 +114,10 @@ class PtyShell:
             omitted_bytes=output.omitted_bytes,
             shell_restarted=self._restarted,
         )
+
+    def recover(self, *, timeout: float) -> Recovered:
+        """As `Shell.recover`."""
+        raise SandboxError("the sandbox's shell cannot be taken over")
 
     def wait_ready(self, *, timeout: float) -> None:
         """Wait for a new sandbox's first prompt. Raises `SandboxError` with what the terminal said instead."""

@@ -12,8 +12,8 @@ import time
 from dataclasses import dataclass
 from enum import Enum
 
-from prorl_celery.errors import NoKernel
-from prorl_celery.sandbox.base import CancelSignal, CellResult
+from prorl_celery.errors import NoKernel, SandboxError
+from prorl_celery.sandbox.base import CancelSignal, CellResult, RecoveredCell
 from prorl_celery.sandbox.kernel.channels import Channels
 from prorl_celery.sandbox.kernel.life import KERNEL_SECONDS, KernelLife
 from prorl_celery.sandbox.kernel.results import CellOutput
@@ -124,6 +124,10 @@ class SandboxKernel:
             self._begin_again()
         channels = self._ready()
         return channels, channels.execute(code)
+
+    def recover(self, *, timeout: float) -> RecoveredCell:
+        """As `Kernel.recover`."""
+        raise SandboxError("the sandbox's kernel cannot be taken over")
 
     def restart(self) -> None:
         """End the kernel and wait for a fresh one. Raises as `Kernel.run`."""
