@@ -13,6 +13,7 @@ from prorl_celery.jobs.models import FinishReason
 from prorl_celery.jobs.turns import Turn
 from prorl_celery.llm.conversation import Conversation, open_conversation
 from prorl_celery.llm.endpoint import Endpoint
+from prorl_celery.llm.request import ConversationRequest
 from prorl_celery.sandbox.base import Sandbox
 from prorl_celery.tools.toolbox import Toolbox
 from tasks.gate import JobGate
@@ -94,19 +95,18 @@ class RolloutStage(Context):
         def begin(endpoint: Endpoint, signal: CallSignal) -> Conversation:
             # Not before: a job that waits for a backend must not hold what it does not need yet.
             self.sandboxes.start_ahead()
-            return open_conversation(
-                endpoint,
-                self.job.sampling_params,
-                messages,
-                toolbox.schemas,
-                process.models,
-                signal,
-                self.remaining_seconds,
-                self.job.job_id,
-                self.job.agent.max_context_tokens,
-                mode=self.job.llm.mode,
+            request = ConversationRequest(
+                job_id=self.job.job_id,
+                messages=messages,
+                sampling=self.job.sampling_params,
+                model_loop=process.models,
+                cancel=signal,
+                deadline=self.remaining_seconds,
+                tools=toolbox.schemas,
+                max_context_tokens=self.job.agent.max_context_tokens,
                 gate=JobGate(process.gate, signal, self._work.clock, self.job.policy_version, process.watch.look),
             )
+            return open_conversation(endpoint, request, mode=self.job.llm.mode)
 
         return MovingConversation(self._work, begin)
 

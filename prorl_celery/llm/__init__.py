@@ -1,7 +1,8 @@
 """The model client: conversations with inference backends, in token ids or in messages.
 
-For others: `endpoint.Endpoint`, `loop.ModelLoop`, `conversation.open_conversation` (and the protocol
-`conversation.Conversation`), `reply.Reply`, `calls.base.ToolCall`, `tokenizer.load_tokenizer`. The way of a turn:
+For others: `endpoint.Endpoint`, `loop.ModelLoop`, `request.ConversationRequest`, `conversation.open_conversation` (and
+the protocol `conversation.Conversation`), `reply.Reply`, `calls.base.ToolCall`, `tokenizer.load_tokenizer`. The way of
+a turn:
 
     conversation   asks for the next turn ------------------------------ chat (messages instead of ids)
       trajectory   every id so far, and the template's delta              chat_wire (the openai client)

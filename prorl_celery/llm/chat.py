@@ -9,23 +9,20 @@ from __future__ import annotations
 
 import contextlib
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from prorl_celery.errors import BackendError, ContextOverflow, InternalError
-from prorl_celery.jobs.models import SamplingParams
 from prorl_celery.jobs.turns import ids_array
 from prorl_celery.llm.calls.base import Parser, ToolCall, checked_call
 from prorl_celery.llm.calls.hermes import parse_hermes
 from prorl_celery.llm.chat_wire import ChatReply, ChatRequest, chat
 from prorl_celery.llm.endpoint import Endpoint
-from prorl_celery.llm.gate import OPEN, Gate, Interrupted, Passage
-from prorl_celery.llm.loop import ModelLoop
+from prorl_celery.llm.gate import Interrupted, Passage
 from prorl_celery.llm.reply import Reply, assistant_message, tool_message
+from prorl_celery.llm.request import ConversationRequest
 from prorl_celery.llm.sampling import UNKNOWN_VERSION, call_seed, request_id, room_for
-from prorl_celery.llm.template import Message
 from prorl_celery.llm.tokenizer import load_tokenizer
-from prorl_celery.sandbox.base import CancelSignal
 
 PROMPT_DRIFT = "prompt_drift"
 """The server's prompt does not begin with the ids of the turns before it."""
@@ -41,35 +38,17 @@ class ChatConversation:
     last turn; the backend's own refusal is the rest.
     """
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        sampling: SamplingParams,
-        messages: Sequence[Message],
-        tools_schemas: Sequence[Mapping[str, Any]],
-        model_loop: ModelLoop,
-        cancel: CancelSignal,
-        deadline: Callable[[], float],
-        job_id: str,
-        max_context_tokens: int | None = None,
-        gate: Gate = OPEN,
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, request: ConversationRequest) -> None:
         import openai  # noqa: F401 - here and not on the model loop, which it would hold up for half a second
 
         self._endpoint = endpoint
-        self._sampling = sampling
-        self._tools = list(tools_schemas)
+        self._request = request
+        self._tools = list(request.tools)
         self._parse: Parser = load_tokenizer(endpoint.tokenizer).parse_calls if endpoint.tokenizer else parse_hermes
-        self._loop = model_loop
-        self._gate = gate
         self._version: int | None = None
-        self._cancel = cancel
-        self._deadline = deadline
-        self._job_id = job_id
-        self._max_context_tokens = max_context_tokens
-        self._sent = [dict(message) for message in messages]
+        self._sent = [dict(message) for message in request.messages]
         """What the server is sent: its own messages as it gave them, so that it renders them as it sampled them."""
-        self._unrecorded = [dict(message) for message in messages]
+        self._unrecorded = [dict(message) for message in request.messages]
         self._turn = 0
         self._open = True
         self._ids = ids_array()
@@ -81,8 +60,8 @@ class ChatConversation:
     def sample(self, *, max_tokens: int | None = None) -> Reply:
         if not self._open:
             raise InternalError("a reply was asked for twice, with nothing observed between")
-        wanted = max_tokens or self._sampling.max_tokens
-        room = room_for(wanted, self._used_tokens, self._max_context_tokens, self._endpoint.max_model_len)
+        wanted = max_tokens or self._request.sampling.max_tokens
+        room = room_for(wanted, self._used_tokens, self._request.max_context_tokens, self._endpoint.max_model_len)
         if room < 1:
             raise ContextOverflow(f"{self._used_tokens} tokens so far leave no room for a reply")
         answer = self._call(room)
@@ -111,25 +90,25 @@ class ChatConversation:
 
     def _call(self, max_tokens: int, *, again: bool = False) -> ChatReply:
         while True:
-            with self._gate.call(self._endpoint) as passage, contextlib.suppress(Interrupted):
+            with self._request.gate.call(self._endpoint) as passage, contextlib.suppress(Interrupted):
                 self.move(passage.endpoint)
                 return self._make(passage, max_tokens, again)
 
     def _make(self, passage: Passage, max_tokens: int, again: bool) -> ChatReply:
-        endpoint = self._endpoint
+        endpoint, sampling, model_loop = self._endpoint, self._request.sampling, self._request.model_loop
         request = ChatRequest(
             messages=self._sent,
             tools=self._tools,
             max_tokens=max_tokens,
-            sampling=self._sampling,
-            seed=call_seed(self._sampling.seed, self._turn),
-            request_id=request_id(self._job_id, self._turn),
+            sampling=sampling,
+            seed=call_seed(sampling.seed, self._turn),
+            request_id=request_id(self._request.job_id, self._turn),
             cache_salt=passage.cache_salt,
         )
-        answer = self._loop.call(
-            lambda: passage.make(lambda: chat(self._loop, endpoint, request), pause_first=again),
-            cancel=self._cancel,
-            timeout=self._deadline(),
+        answer = model_loop.call(
+            lambda: passage.make(lambda: chat(model_loop, endpoint, request), pause_first=again),
+            cancel=self._request.cancel,
+            timeout=self._request.deadline(),
         )
         self._version = passage.version
         self._llm_s += answer.seconds

@@ -7,27 +7,24 @@ no difference. `open_conversation` picks by the endpoint and the mode that the j
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from prorl_celery.errors import BackendError, ContextOverflow, InternalError
-from prorl_celery.jobs.models import SamplingParams
 from prorl_celery.jobs.turns import ids_array, logprobs_array
 from prorl_celery.llm.abort import give_up
 from prorl_celery.llm.calls.base import ToolCall
 from prorl_celery.llm.completions import complete
 from prorl_celery.llm.endpoint import Endpoint
-from prorl_celery.llm.gate import OPEN, Gate, Interrupted, Passage
+from prorl_celery.llm.gate import Interrupted, Passage
 from prorl_celery.llm.generate import generate
 from prorl_celery.llm.legacy import generate_legacy
-from prorl_celery.llm.loop import ModelLoop
 from prorl_celery.llm.reply import Reply, assistant_message, tool_message
+from prorl_celery.llm.request import ConversationRequest
 from prorl_celery.llm.sampling import UNKNOWN_VERSION, call_seed, request_id, room_for
-from prorl_celery.llm.template import Message
 from prorl_celery.llm.tokenizer import load_tokenizer
 from prorl_celery.llm.trajectory import Trajectory
 from prorl_celery.llm.wire import Sampled, TokenRequest
-from prorl_celery.sandbox.base import CancelSignal
 
 TOKEN_KINDS = {"vllm": complete, "vllm_generate": generate, "legacy": generate_legacy}
 """Kind of backend -> how one call of token mode is made there."""
@@ -57,42 +54,23 @@ class Conversation(Protocol):
 class TokenConversation:
     """Token-in/token-out: the prompt is every id so far, never encoded again.
 
-    `deadline()` is how many seconds the stage has left. `messages` are the first ones, in OpenAI's form.
     Raises when made: `BackendError` for a tokenizer that cannot be loaded or an unknown kind of backend,
     `BadInstance` when the chat template refuses the messages.
     """
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        sampling: SamplingParams,
-        messages: Sequence[Message],
-        tools_schemas: Sequence[Mapping[str, Any]],
-        model_loop: ModelLoop,
-        cancel: CancelSignal,
-        deadline: Callable[[], float],
-        job_id: str,
-        max_context_tokens: int | None = None,
-        gate: Gate = OPEN,
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, request: ConversationRequest) -> None:
         if endpoint.kind not in TOKEN_KINDS:
             raise BackendError(f"backends of kind {endpoint.kind!r} do not speak token ids", url=endpoint.url)
         if endpoint.tokenizer is None:
             raise BackendError(f"{endpoint.url} is registered without a tokenizer directory", url=endpoint.url)
         self._endpoint = endpoint
-        self._sampling = sampling
-        self._loop = model_loop
-        self._gate = gate
+        self._request = request
         self._version: int | None = None
-        self._cancel = cancel
-        self._deadline = deadline
-        self._job_id = job_id
-        self._max_context_tokens = max_context_tokens
         self._tokenizer = load_tokenizer(endpoint.tokenizer)
-        self._tools = list(tools_schemas)
+        self._tools = list(request.tools)
         self._trajectory = Trajectory(self._tokenizer, self._tools)
-        self._trajectory.start(messages)
-        self._messages = [dict(message) for message in messages]
+        self._trajectory.start(request.messages)
+        self._messages = [dict(message) for message in request.messages]
         self._unrecorded = list(self._messages)
         self._turn = 0
         self._split: tuple[bool, str | None] = (True, None)
@@ -100,9 +78,9 @@ class TokenConversation:
 
     def sample(self, *, max_tokens: int | None = None) -> Reply:
         self._open_turn()
-        wanted = max_tokens or self._sampling.max_tokens
+        wanted = max_tokens or self._request.sampling.max_tokens
         prompt_tokens = len(self._trajectory.ids) - len(self._trajectory.sampled)
-        room = room_for(wanted, prompt_tokens, self._max_context_tokens, self._endpoint.max_model_len)
+        room = room_for(wanted, prompt_tokens, self._request.max_context_tokens, self._endpoint.max_model_len)
         if room < 1:
             raise ContextOverflow(f"a prompt of {prompt_tokens} tokens leaves no room for a reply")
         finish_reason = "abort"
@@ -154,19 +132,19 @@ class TokenConversation:
     def _call(self, max_tokens: int) -> str:
         """One call, its tokens added to the trajectory at once; why it ended."""
         while True:
-            with self._gate.call(self._endpoint) as passage, contextlib.suppress(Interrupted):
+            with self._request.gate.call(self._endpoint) as passage, contextlib.suppress(Interrupted):
                 self.move(passage.endpoint)
                 return self._make(passage, max_tokens)
 
     def _make(self, passage: Passage, max_tokens: int) -> str:
-        endpoint = self._endpoint
+        endpoint, sampling = self._endpoint, self._request.sampling
         request = TokenRequest(
             prompt_ids=self._trajectory.ids,
             prompt_json=self._trajectory.prompt_json(),
             max_tokens=max_tokens,
-            sampling=self._sampling,
-            seed=call_seed(self._sampling.seed, self._turn, self._calls),
-            request_id=request_id(self._job_id, self._turn),
+            sampling=sampling,
+            seed=call_seed(sampling.seed, self._turn, self._calls),
+            request_id=request_id(self._request.job_id, self._turn),
             vocab_size=self._tokenizer.vocab_size,
             cache_salt=passage.cache_salt,
             stop_ids=self._tokenizer.stop_ids,
@@ -175,14 +153,14 @@ class TokenConversation:
         goes_on = self._calls > 0
 
         async def call() -> Sampled:
-            session = self._loop.session
+            session = self._request.model_loop.session
             return await passage.make(
                 lambda: speak(session, endpoint, request),
                 pause_first=goes_on,
                 give_up=lambda: give_up(session, endpoint, request.request_id),
             )
 
-        sampled = self._loop.call(call, cancel=self._cancel, timeout=self._deadline())
+        sampled = self._request.model_loop.call(call, cancel=self._request.cancel, timeout=self._request.deadline())
         self._trajectory.add_sampled(sampled.ids)
         self._logprobs.extend(sampled.logprobs)
         self._version = passage.version
@@ -197,7 +175,7 @@ class TokenConversation:
     def _reply(self, finish_reason: str, prompt_tokens: int) -> Reply:
         ids = self._trajectory.sampled
         text = self._tokenizer.decode_reply(ids)
-        for stop in self._sampling.stop:
+        for stop in self._request.sampling.stop:
             text = text.split(stop, 1)[0]
         parsed = self._tokenizer.parse_calls(text, lambda n: f"c{self._turn:05d}{n:03d}", self._tools)
         message = assistant_message(parsed.content, parsed.reasoning, parsed.calls)
@@ -221,20 +199,7 @@ class TokenConversation:
         )
 
 
-def open_conversation(
-    endpoint: Endpoint,
-    sampling: SamplingParams,
-    messages: Sequence[Message],
-    tools_schemas: Sequence[Mapping[str, Any]],
-    model_loop: ModelLoop,
-    cancel: CancelSignal,
-    deadline: Callable[[], float],
-    job_id: str,
-    max_context_tokens: int | None = None,
-    *,
-    mode: str | None = None,
-    gate: Gate = OPEN,
-) -> Conversation:
+def open_conversation(endpoint: Endpoint, request: ConversationRequest, *, mode: str | None = None) -> Conversation:
     """A conversation in `mode` (`tokens` or `chat`; None: tokens where the endpoint can). Raises as the classes do."""
     from prorl_celery.llm.chat import ChatConversation  # brings the chat form only where it is spoken
 
@@ -242,6 +207,4 @@ def open_conversation(
     kind: type[TokenConversation | ChatConversation] = TokenConversation
     if mode == "chat" or (mode is None and not can_tokens):
         kind = ChatConversation
-    return kind(
-        endpoint, sampling, messages, tools_schemas, model_loop, cancel, deadline, job_id, max_context_tokens, gate
-    )
+    return kind(endpoint, request)

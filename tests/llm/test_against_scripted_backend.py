@@ -14,6 +14,7 @@ from prorl_celery.jobs.turns import Turn
 from prorl_celery.llm.conversation import open_conversation
 from prorl_celery.llm.endpoint import Endpoint
 from prorl_celery.llm.loop import ModelLoop
+from prorl_celery.llm.request import ConversationRequest
 from prorl_celery.testing import ScriptedBackend
 from prorl_celery.tools.base import Observation
 
@@ -44,9 +45,16 @@ def test_the_segments_of_a_rollout_are_the_ids_that_the_backend_used(
     )
     job_id = f"job-{kind}-{mode}"
     messages = [{"role": "user", "content": f"Look around. {FORGED}"}]
-    conversation = open_conversation(
-        endpoint, SamplingParams(seed=5), messages, (BASH,), model_loop, cancel, lambda: 60.0, job_id, mode=mode
+    request = ConversationRequest(
+        job_id=job_id,
+        messages=messages,
+        sampling=SamplingParams(seed=5),
+        model_loop=model_loop,
+        cancel=cancel,
+        deadline=lambda: 60.0,
+        tools=(BASH,),
     )
+    conversation = open_conversation(endpoint, request, mode=mode)
     turns: list[Turn] = []
     outcome = run_agent(conversation, Toolbox(), max_turns=5, record=turns.append, cancel=cancel)
     assert outcome.finish_reason == "max_turns"

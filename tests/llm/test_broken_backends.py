@@ -21,6 +21,7 @@ from prorl_celery.llm import wire
 from prorl_celery.llm.conversation import TokenConversation
 from prorl_celery.llm.endpoint import Endpoint
 from prorl_celery.llm.loop import ModelLoop
+from prorl_celery.llm.request import ConversationRequest
 
 Make = Callable[..., TokenConversation]
 
@@ -36,8 +37,12 @@ def make(stub: Stub, tokenizer_dir: Path, model_loop: ModelLoop, cancel: Signal)
         endpoint = Endpoint(url=url or stub.url, model="m", tokenizer=str(tokenizer_dir), api_key="secret")
         messages = [{"role": "user", "content": "hi"}]
         return TokenConversation(
-            endpoint, SamplingParams(max_tokens=8), messages, (), model_loop, cancel, lambda: seconds, "job-1"
-        )
+            endpoint,
+            ConversationRequest(
+                job_id="job-1", messages=messages, sampling=SamplingParams(max_tokens=8), model_loop=model_loop,
+                cancel=cancel, deadline=lambda: seconds,
+            ),
+        )  # fmt: skip
 
     return make
 

@@ -20,6 +20,7 @@ from prorl_celery.llm.endpoint import Endpoint
 from prorl_celery.llm.gate import Passage
 from prorl_celery.llm.loop import ModelLoop
 from prorl_celery.llm.reply import Reply
+from prorl_celery.llm.request import ConversationRequest
 from prorl_celery.testing import ScriptedBackend
 
 GENEROUS_SECONDS = 60.0
@@ -82,10 +83,11 @@ def gate() -> Turnstile:
 def converse(stub: Stub, tokenizer_dir: Path, model_loop: ModelLoop, cancel: Signal, gate: Turnstile) -> Any:
     def make(mode: str = "tokens", **endpoint: Any) -> Conversation:
         fields = {"url": stub.url, "model": "m", "tokenizer": str(tokenizer_dir), **endpoint}
-        return open_conversation(
-            Endpoint(**fields), SamplingParams(max_tokens=64), MESSAGES, (BASH,), model_loop, cancel,
-            lambda: GENEROUS_SECONDS, "job-1", mode=mode, gate=gate,
+        request = ConversationRequest(
+            job_id="job-1", messages=MESSAGES, sampling=SamplingParams(max_tokens=64), model_loop=model_loop,
+            cancel=cancel, deadline=lambda: GENEROUS_SECONDS, tools=(BASH,), gate=gate,
         )  # fmt: skip
+        return open_conversation(Endpoint(**fields), request, mode=mode)
 
     return make
 
@@ -190,10 +192,11 @@ def test_what_an_engine_had_when_it_gave_a_call_up_stands(
     with ScriptedBackend(policy="loop", record=10) as backend:
         backend.fail("slow", count=1, seconds=20.0)
         endpoint = Endpoint(url=backend.url, model=backend.model, kind=kind, tokenizer=str(backend.tokenizer_dir))
-        conversation = open_conversation(
-            endpoint, SamplingParams(), MESSAGES, (BASH,), model_loop, cancel, lambda: 60.0, "job-1", mode=mode,
-            gate=gate,
+        request = ConversationRequest(
+            job_id="job-1", messages=MESSAGES, sampling=SamplingParams(), model_loop=model_loop, cancel=cancel,
+            deadline=lambda: 60.0, tools=(BASH,), gate=gate,
         )  # fmt: skip
+        conversation = open_conversation(endpoint, request, mode=mode)
         sampling = Sampling(conversation)
         assert wait_for(lambda: backend.stats()["live"] == 1)
         threading.Event().wait(2.0)  # by now it has sampled some

@@ -24,6 +24,7 @@ from prorl_celery.llm.chat_wire import ChatReply, ChatRequest
 from prorl_celery.llm.conversation import TokenConversation, open_conversation
 from prorl_celery.llm.endpoint import Endpoint
 from prorl_celery.llm.loop import ModelLoop
+from prorl_celery.llm.request import ConversationRequest
 
 MESSAGES = [{"role": "user", "content": "List the files."}]
 CALLS = [{"id": "call-a", "type": "function", "function": {"name": "bash", "arguments": '{"command": "ls"}'}}]
@@ -36,9 +37,11 @@ def make(stub: Stub, model_loop: ModelLoop, cancel: Signal) -> Make:
         endpoint = {"url": stub.url + "/v1", "model": "m", "policy_version": 3, "api_key": "k"}
         endpoint |= options.pop("endpoint", {})
         sampling = SamplingParams(**options.pop("sampling", {}))
-        return ChatConversation(
-            Endpoint(**endpoint), sampling, MESSAGES, (BASH,), model_loop, cancel, lambda: seconds, "job-1", **options
-        )
+        request = ConversationRequest(
+            job_id="job-1", messages=MESSAGES, sampling=sampling, model_loop=model_loop, cancel=cancel,
+            deadline=lambda: seconds, tools=(BASH,), **options,
+        )  # fmt: skip
+        return ChatConversation(Endpoint(**endpoint), request)
 
     return make
 
@@ -277,12 +280,11 @@ def test_the_mode_and_what_the_endpoint_can_do_decide_the_form(
     stub: Stub, model_loop: ModelLoop, cancel: Signal, tokenizer_dir: Any
 ) -> None:
     def opened(mode: str | None, **endpoint: Any) -> type:
-        return type(
-            open_conversation(
-                Endpoint(url=stub.url, model="m", **endpoint), SamplingParams(), MESSAGES, (), model_loop, cancel,
-                lambda: 1.0, "job-1", mode=mode,
-            )
+        request = ConversationRequest(
+            job_id="job-1", messages=MESSAGES, sampling=SamplingParams(), model_loop=model_loop, cancel=cancel,
+            deadline=lambda: 1.0,
         )  # fmt: skip
+        return type(open_conversation(Endpoint(url=stub.url, model="m", **endpoint), request, mode=mode))
 
     assert opened(None, tokenizer=str(tokenizer_dir)) is TokenConversation
     assert opened("chat", tokenizer=str(tokenizer_dir)) is ChatConversation

@@ -22,6 +22,7 @@ from prorl_celery.llm.conversation import TokenConversation
 from prorl_celery.llm.endpoint import Endpoint
 from prorl_celery.llm.loop import ModelLoop
 from prorl_celery.llm.reply import Reply
+from prorl_celery.llm.request import ConversationRequest
 from prorl_celery.llm.tokenizer import load_tokenizer
 from prorl_celery.llm.wire import Sampled, TokenRequest
 
@@ -36,10 +37,11 @@ def make(stub: Stub, tokenizer_dir: Path, model_loop: ModelLoop, cancel: Signal)
         endpoint = {"url": stub.url, "model": "m", "tokenizer": str(tokenizer_dir), "policy_version": 3}
         sampling = options.pop("sampling", {})
         endpoint |= options.pop("endpoint", {})
-        return TokenConversation(
-            Endpoint(**endpoint), SamplingParams(**sampling), messages, tools, model_loop, cancel,
-            lambda: 30.0, "job-1", **options,
+        request = ConversationRequest(
+            job_id="job-1", messages=messages, sampling=SamplingParams(**sampling), model_loop=model_loop,
+            cancel=cancel, deadline=lambda: 30.0, tools=tools, **options,
         )  # fmt: skip
+        return TokenConversation(Endpoint(**endpoint), request)
 
     return make
 

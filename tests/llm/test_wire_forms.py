@@ -15,6 +15,7 @@ from prorl_celery.llm import wire
 from prorl_celery.llm.conversation import TokenConversation
 from prorl_celery.llm.endpoint import Endpoint
 from prorl_celery.llm.loop import ModelLoop
+from prorl_celery.llm.request import ConversationRequest
 
 Make = Callable[..., TokenConversation]
 
@@ -30,7 +31,11 @@ def make(stub: Stub, tokenizer_dir: Path, model_loop: ModelLoop, cancel: Signal)
         endpoint = Endpoint(url=stub.url, model="m", kind=kind, tokenizer=str(tokenizer_dir), policy_version=3)
         messages = [{"role": "user", "content": "hi"}]
         params = SamplingParams(**{"max_tokens": 8, **sampling})
-        return TokenConversation(endpoint, params, messages, (), model_loop, cancel, lambda: 30.0, "job-1")
+        request = ConversationRequest(
+            job_id="job-1", messages=messages, sampling=params, model_loop=model_loop, cancel=cancel,
+            deadline=lambda: 30.0,
+        )  # fmt: skip
+        return TokenConversation(endpoint, request)
 
     return make
 

@@ -17,6 +17,7 @@ from prorl_celery.jobs.models import SamplingParams
 from prorl_celery.llm.conversation import TokenConversation
 from prorl_celery.llm.endpoint import Endpoint
 from prorl_celery.llm.loop import ModelLoop
+from prorl_celery.llm.request import ConversationRequest
 from prorl_celery.llm.tokenizer import ChatTokenizer
 from prorl_celery.node.pause import until
 from prorl_celery.node.readiness import ask
@@ -107,7 +108,15 @@ def conversation(vllm: VllmServer, model_loop: ModelLoop, cancel: SetCancel, **s
         url=vllm.url, model="smollm2", tokenizer=str(vllm.spec.prepared.model), policy_version=0, max_model_len=4096
     )
     params = SamplingParams.model_validate(sampling)
-    return TokenConversation(endpoint, params, QUESTION, [], model_loop, cancel, lambda: 120.0, "job-1")
+    request = ConversationRequest(
+        job_id="job-1",
+        messages=QUESTION,
+        sampling=params,
+        model_loop=model_loop,
+        cancel=cancel,
+        deadline=lambda: 120.0,
+    )
+    return TokenConversation(endpoint, request)
 
 
 def test_a_turn_of_ours_holds_the_ids_it_sampled_and_a_seed_repeats_it(

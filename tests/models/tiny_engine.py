@@ -18,6 +18,7 @@ from prorl_celery.llm.conversation import Conversation, open_conversation
 from prorl_celery.llm.endpoint import Endpoint
 from prorl_celery.llm.gate import Gate, Passage
 from prorl_celery.llm.loop import ModelLoop
+from prorl_celery.llm.request import ConversationRequest
 from prorl_celery.node.pause import until
 from prorl_celery.node.readiness import ask
 from prorl_celery.node.vllm.install import RANDOM_MODEL, Prepared
@@ -136,18 +137,16 @@ class Talks:
         deadline: Callable[[], float] = lambda: CALL_SECONDS,
         **sampling: Any,
     ) -> Conversation:
-        return open_conversation(
-            endpoint_of(engine, kind),
-            SamplingParams.model_validate(sampling),
-            messages,
-            [],
-            self._loop,
-            self._cancel,
-            deadline,
-            f"job-{next(self._numbers)}",
-            mode=mode,
+        request = ConversationRequest(
+            job_id=f"job-{next(self._numbers)}",
+            messages=messages,
+            sampling=SamplingParams.model_validate(sampling),
+            model_loop=self._loop,
+            cancel=self._cancel,
+            deadline=deadline,
             gate=gate or StepGate(0),
         )
+        return open_conversation(endpoint_of(engine, kind), request, mode=mode)
 
 
 def endpoint_of(engine: Engine, kind: str = "vllm") -> Endpoint:

@@ -20,6 +20,7 @@ from prorl_celery.jobs.models import SamplingParams
 from prorl_celery.llm.conversation import TokenConversation
 from prorl_celery.llm.endpoint import Endpoint
 from prorl_celery.llm.loop import ModelLoop
+from prorl_celery.llm.request import ConversationRequest
 from prorl_celery.llm.template import Message
 from prorl_celery.sandbox.waiting import NeverCancelled
 from prorl_celery.testing import ScriptedBackend
@@ -97,7 +98,15 @@ async def _take_turns(
 
 
 def _ours(endpoint: Endpoint, model_loop: ModelLoop, never: NeverCancelled) -> TokenConversation:
-    return TokenConversation(endpoint, SAMPLING, MESSAGES, [], model_loop, never, lambda: CALL_SECONDS, "bench-call")
+    request = ConversationRequest(
+        job_id="bench-call",
+        messages=MESSAGES,
+        sampling=SAMPLING,
+        model_loop=model_loop,
+        cancel=never,
+        deadline=lambda: CALL_SECONDS,
+    )
+    return TokenConversation(endpoint, request)
 
 
 def _body(endpoint: Endpoint, prompt: list[int]) -> bytes:
