@@ -55,6 +55,28 @@ class ToyHandler(Handler):
         return {"reward": float(ctx.rollout["turns"] == 5)}
 
 
+class StepsHandler(Handler):
+    """Runs the instance's `commands`, one a turn (policy `obey`), then reads what they wrote into the file `steps`:
+    right when that is the instance's `steps`, each once, whatever happened to its workers meanwhile.
+    """
+
+    data_source = "steps"
+    default_tools = ("bash",)
+
+    def validate(self, instance: Mapping[str, Any]) -> None:
+        for field in ("commands", "steps"):
+            require(instance, field, list)
+
+    def rollout(self, ctx: RolloutContext) -> dict[str, Any]:
+        task = "\n".join(f"$ {command}" for command in ctx.instance["commands"])
+        outcome = ctx.run_agent([{"role": "user", "content": task}])
+        left = ctx.sandbox.shell.run("cat /workspace/steps", timeout=30.0).output.split()
+        return {**outcome, "steps": left, "artifacts": {"steps": left}}
+
+    def eval(self, ctx: EvalContext) -> dict[str, Any]:
+        return {"reward": float(ctx.rollout["steps"] == ctx.instance["steps"])}
+
+
 def _wait(ctx: StageContext, field: str) -> dict[str, Any]:
     poll = select.poll()
     poll.register(ctx.cancel.fileno(), select.POLLIN)

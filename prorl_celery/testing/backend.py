@@ -39,7 +39,8 @@ class ScriptedBackend:
     """A scripted backend in a child process; see `prorl_celery.testing.scripted.policies` for the policies.
 
     `latency` is seconds, or a text as the command takes it; `record` is how many calls `calls()` can look
-    back on; `port` 0 takes a free one, which a restart keeps.
+    back on, `journal` a file that outlives it with a line for each call that ended; `port` 0 takes a free one, which a
+    restart keeps.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class ScriptedBackend:
         latency: float | str = 0,
         seed: int = 0,
         record: int = 0,
+        journal: Path | None = None,
         max_model_len: int = 32_768,
         model_id: str = "scripted",
         port: int = 0,
@@ -61,6 +63,7 @@ class ScriptedBackend:
             "latency": latency,
             "seed": seed,
             "record": record,
+            "journal": journal,
             "max-model-len": max_model_len,
             "model-id": model_id,
         }

@@ -164,6 +164,13 @@ def test_toy_is_the_job_that_peers_were_measured_on(scripted: Start, tmp_path: P
     assert agent.finished
 
 
+def test_obey_runs_the_commands_of_the_task_and_several_in_a_turn(scripted: Start, tmp_path: Path) -> None:
+    agent = Agent(scripted("obey").url, "Do this:\n$ echo 1 >> steps\n$ echo 2 >> steps ;; echo 3 >> steps", tmp_path)
+    agent.run()
+    assert (tmp_path / "steps").read_text().split() == ["1", "2", "3"]
+    assert len(agent.turns) == 3
+
+
 def test_answer_does_sums_right_or_wrong_by_the_seed(scripted: Start, tmp_path: Path) -> None:
     backend = scripted("answer:0.5")
     answers = []

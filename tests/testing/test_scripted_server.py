@@ -6,6 +6,7 @@ import http.client
 import json
 import urllib.request
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -145,6 +146,20 @@ def test_a_chat_is_the_completion_of_its_rendered_prompt(scripted: Start) -> Non
     _, answer, _ = post(backend.url + "/v1/chat/completions", body | {"messages": later})
     assert answer["prompt_token_ids"][: len(prompt) + len(choice["token_ids"])] == prompt + choice["token_ids"]
     assert "step-2" in answer["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]
+
+
+def test_a_journal_of_calls_outlives_the_server(scripted: Start, tmp_path: Path) -> None:
+    backend = scripted("toy", journal=tmp_path / "journal")
+    post(backend.url + "/v1/completions", {"model": "scripted", "prompt": PROMPT}, X_Request_Id="first")
+    backend.kill()
+    backend.start()
+    post(backend.url + "/v1/completions", {"model": "scripted", "prompt": PROMPT}, X_Request_Id="second")
+    lines = [json.loads(line) for line in (tmp_path / "journal").read_text().splitlines()]
+    assert [(line["request_id"], line["outcome"]) for line in lines] == [
+        ("cmpl-first", "stop"),
+        ("cmpl-second", "stop"),
+    ]
+    assert 0 < lines[0]["started"] < lines[1]["started"]
 
 
 def test_a_malformed_call_is_text_in_a_chat(scripted: Start) -> None:

@@ -14,6 +14,7 @@ import resource
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from prorl_celery.testing.scripted.engine import Engine
 from prorl_celery.testing.scripted.latency import make_latency
@@ -43,6 +44,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--latency", default="0", help="SECONDS, lognormal:MEAN,SIGMA or tokens:SECONDS_PER_TOKEN")
     made.add_argument("--seed", type=int, default=0, help="of the policy, the latency and the failures")
     made.add_argument("--record", type=int, default=0, metavar="N", help="keep the last N calls for /scripted/calls")
+    made.add_argument("--journal", type=Path, metavar="FILE", help="append a line of JSON for each call that ends")
     made.add_argument("--max-model-len", type=int, default=32_768, metavar="TOKENS")
     made.add_argument("--model-id", default=MODEL_ID, help="what /v1/models lists; begins with 'scripted'")
     made.add_argument(
@@ -87,6 +89,7 @@ def _engine(arguments: argparse.Namespace) -> Engine:
         model_id=arguments.model_id,
         max_model_len=arguments.max_model_len,
         record=arguments.record,
+        journal=arguments.journal,
         seed=arguments.seed,
     )
 

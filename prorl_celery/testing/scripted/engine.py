@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from prorl_celery.testing.scripted.conversation import Conversation
 from prorl_celery.testing.scripted.failures import Failure, Failures
@@ -63,12 +64,13 @@ class Engine:
         model_id: str,
         max_model_len: int,
         record: int = 0,
+        journal: Path | None = None,
         seed: int = 0,
     ) -> None:
         self.tokenizer = tokenizer
         self.model_id = model_id
         self.max_model_len = max_model_len
-        self.ledger = Ledger(record)
+        self.ledger = Ledger(record, journal)
         self.failures = Failures(seed)
         self.weight_version = "0"
         """What `/update_weight_version` said last."""

@@ -5,10 +5,13 @@ Everything is bounded: the prefix cache keeps the blocks used last, the ring the
 
 from __future__ import annotations
 
+import json
+import os
 import time
 from array import array
 from collections import Counter, OrderedDict, deque
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 BLOCK_TOKENS = 16
@@ -57,7 +60,10 @@ class PrefixCache:
 class Ledger:
     """The counters. One thread only: the server's loop."""
 
-    def __init__(self, record: int = 0) -> None:
+    def __init__(self, record: int = 0, journal: Path | None = None) -> None:
+        """`journal` gets a line of JSON for each call that ends, and keeps it when the server is killed."""
+        append = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._journal = None if journal is None else os.open(journal, append, 0o600)
         self._ring: deque[CallRecord] = deque(maxlen=record)
         self._keeps_calls = record > 0
         self.reset()
@@ -97,6 +103,9 @@ class Ledger:
         self.aborts += outcome in ("abort", "disconnect")
         record.outcome = outcome
         record.took_s = time.monotonic() - record.started
+        if self._journal is not None:
+            line = {"request_id": record.request_id, "started": record.started, "outcome": outcome}
+            os.write(self._journal, json.dumps(line).encode() + b"\n")
 
     def sampled(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> None:
         """A call's tokens."""

@@ -14,6 +14,8 @@ restarted in the middle of a thousand rollouts and none of them notices.
     malformed[:N]  N malformed calls (3), each wrong in another way, then solve
     think[:N]      as solve, each turn after N words (200) of <think>
     toy[:T[,W]]    T - 1 turns of `bash echo step-i` after W words of text, then a last text (T = 5, W = 0)
+    obey           runs the task's own lines that begin with "$ ", one a turn, by bash, then says that it is done;
+                   a line's parts between " ;; " are calls of one turn
     answer[:P]     answers "What is 3 + 4?" with probability P (1), else with a wrong number
 """
 
@@ -197,6 +199,16 @@ class Toy:
         return self._text + call("bash", command=f"echo step-{step}")
 
 
+class Obey:
+    """Runs the commands that the task itself names."""
+
+    def __call__(self, conversation: Conversation, seed: int | None) -> str:
+        lines = [line[2:] for line in conversation.task.splitlines() if line.startswith("$ ")]
+        if conversation.turn >= len(lines):
+            return f"All {len(lines)} commands were run."
+        return "\n".join(call("bash", command=part) for part in lines[conversation.turn].split(" ;; "))
+
+
 class Answer:
     """Answers small sums, right with probability `p`."""
 
@@ -240,9 +252,11 @@ def make_policy(spec: str, oracle: Oracle, seed: int = 0) -> Policy:
                 return Think(Solve(oracle, seed), *map(int, counts))
             case "toy", [] | [_] | [_, _] as counts:
                 return Toy(*map(int, counts))
+            case "obey", []:
+                return Obey()
             case "answer", [] | [_] as ps:
                 return Answer(seed, *ps)
     except ValueError as error:
         raise ValueError(f"policy {spec!r}: {error}") from error
-    known = "solve, p=P, fail, loop, malformed[:N], think[:N], toy[:T[,W]], answer[:P]"
+    known = "solve, p=P, fail, loop, malformed[:N], think[:N], toy[:T[,W]], obey, answer[:P]"
     raise ValueError(f"no policy {spec!r}; there are {known}")
