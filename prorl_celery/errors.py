@@ -7,6 +7,7 @@
      |   |- JobNotFound              no job of that id was ever accepted (or all trace of it has expired)
      |   |- JobConflict              the id is taken by a job with another body
      |   |- NotFinished              the job has no result yet
+     |   |- NotFailed                the job has not failed, so it cannot be retried
      |   |- ResultExpired            the job ended, its result is past its time to live
      |   |- QueueFull                PRORL_MAX_QUEUED jobs wait already
      |   |- TooLarge                 a blob is over its size limit
@@ -40,6 +41,9 @@
          |- LostWorker               lost_worker: the process that held the job died
          |- EvalError                eval: scoring failed (not: scored as wrong)
          '- InternalError            internal: a bug of ours
+             |- ChildLost            a handler's function ran in a child process, and that was killed
+             |- NodeExhausted        this machine has no process, descriptor or memory left for it
+             '- VersionSkew          the job is in a stage that this version does not know
 
 `kind` and `retryable` are those of the API's error object. Infrastructure faults are retryable; faults of
 the job's own data or code are not.
@@ -81,6 +85,10 @@ class JobConflict(StoreError):
 
 class NotFinished(StoreError):
     """The job has not ended yet, so it has no result."""
+
+
+class NotFailed(StoreError):
+    """The job is live, or ended otherwise than by a failure or a time-out: there is nothing to retry."""
 
 
 class ResultExpired(StoreError):
@@ -288,6 +296,24 @@ class InternalError(StageError):
     """A bug of ours."""
 
     kind = "internal"
+
+
+class ChildLost(InternalError):
+    """The child process in which a handler's function ran was killed by a signal, before it answered."""
+
+    retryable = True
+
+
+class NodeExhausted(InternalError):
+    """This process or machine has no process, descriptor or memory left for what was to be done."""
+
+    retryable = True
+
+
+class VersionSkew(InternalError):
+    """The job waits for a stage that this version does not know: another worker may."""
+
+    retryable = True
 
 
 def sandbox_error(name: str, message: str) -> SandboxError:

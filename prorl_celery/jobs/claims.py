@@ -11,6 +11,9 @@ from prorl_celery.jobs.models import JobRequest, JobStatus, Result, Stage
 JSON = Any
 CancelOutcome = Literal["ended", "requested", "already_ended"]
 
+SUSPECT_LOSSES = 2
+"""Losses without progress between them after which a job runs in a process of its own (`SUSPECT` in `life.lua`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Created:
@@ -26,7 +29,7 @@ class Claim:
     """The right to work on one stage of a job, until the lease lapses or the claim ends. Every write carries its fence.
 
     `init` and `rollout` are what the earlier stages of this attempt returned. `sandboxes` are those that live on, as
-    the committing stage named them. `losses` counts how often the job's process was lost.
+    the committing stage named them. `losses` counts how often the job's process was lost since it last made progress.
     """
 
     job_id: str
@@ -42,8 +45,17 @@ class Claim:
     process: str = ""
     sandboxes: tuple[str, ...] = ()
     losses: int = 0
+    going_on: bool = False
+    """The rollout was begun by an earlier claim of this attempt, and goes on with its turn log and its sandboxes."""
+    spent_s: float = 0.0
+    """Seconds of work in those earlier claims; the stage's deadline spans them all."""
     batch_id: str | None = None
     group_id: str | None = None
+
+    @property
+    def suspect(self) -> bool:
+        """Whether the job was lost so often that it runs in a process of its own."""
+        return self.losses >= SUSPECT_LOSSES
 
     @property
     def boot(self) -> str | None:
@@ -67,6 +79,20 @@ class SweepOutcome:
     messages: list[Message] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
     purged: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a job. `number` rises by one with each, also where older ones were cut.
+
+    `what`: `queued STAGE`, `running STAGE`, `turn N` (a reply is in the log), `call N K` (call K of turn N has ended),
+    `handed_back STAGE`, `lost STAGE`, `failed STAGE KIND` (an attempt, and another follows), `stalled STAGE`,
+    `cancel_requested`, `retried` or `ended STATE`.
+    """
+
+    number: int
+    at: str
+    what: str
 
 
 @dataclass(frozen=True, slots=True)

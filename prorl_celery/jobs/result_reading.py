@@ -13,7 +13,7 @@ from prorl_celery.jobs.models import TERMINAL, Result
 from prorl_celery.jobs.reading import JobReader
 from prorl_celery.jobs.record import Record, decode, error_of, tags_of, timing_of
 from prorl_celery.jobs.results import messages, segments, summaries, weight_bytes
-from prorl_celery.jobs.turnlog import unpack_turn
+from prorl_celery.jobs.turnlog import unpack_turns
 from prorl_celery.jobs.turns import Turn
 from prorl_celery.store.blobs import unpack_json, unseal
 from prorl_celery.store.clients import BLOCK_SECONDS, reaching_redis
@@ -31,13 +31,13 @@ class ResultReader(JobReader):
     """Reads turn logs and results."""
 
     def turns(self, job_id: str) -> list[Turn]:
-        """The turn log of the current attempt; empty before its rollout."""
+        """The turn log of the current attempt; empty before its rollout. Its last turn may be open."""
         with reaching_redis():
             pipe = self._client.pipeline(transaction=True)
             pipe.hmget(self.keys("job", job_id), "log", "rf")
             pipe.lrange(self.keys("turns", job_id), 0, -1)
             (log, rollout_fence), blobs = pipe.execute()
-        return [unpack_turn(blob) for blob in blobs] if log == rollout_fence else []
+        return unpack_turns(blobs) if log == rollout_fence else []
 
     def result(self, job_id: str, tokens: bool = True) -> Result:
         """The result of an ended job; without `tokens` it has no segments.
@@ -108,7 +108,7 @@ class ResultReader(JobReader):
             raise NotFinished(f"{job_id} is {record['state']}", job_id=job_id)
         if spec is None:
             raise ResultExpired(f"the result of {job_id} is no longer kept", job_id=job_id)
-        turns = [unpack_turn(blob) for blob in blobs] if record.get("log") == record.get("rf") else []
+        turns = unpack_turns(blobs) if record.get("log") == record.get("rf") else []
         said = None if summary is None else unseal(summary)
         result = _assemble(job_id, record, turns, _summary(said, rollout), tokens)
         return result, weight_bytes(turns, said or b"")

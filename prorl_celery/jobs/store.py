@@ -1,11 +1,12 @@
 """The job store: what `web`, the stages and the upkeep do to jobs. Every operation is one script, one client command.
 
-    create -> claim -> heartbeat, append_turn -> commit -> claim ... -> finish
-                                                 '-> fail, hand_back: queued again, or ended
+    create -> claim -> heartbeat, append_turn, append_observation -> commit -> claim ... -> finish
+                                                                     '-> fail, hand_back, restart: queued, or ended
 
 `JobStore` is given a client (`store/clients.py`) and the settings. What it returns as `Message` the caller publishes;
-a message that nobody published is found by `sweep`. Reading is in `reading.py` and `result_reading.py`. Everything
-raises `StoreUnavailable` when Redis is away; a call that did may be repeated as it is.
+a message that nobody published is found by `sweep`. Reading is in `reading.py`, `result_reading.py` and `history.py`,
+the turn log in `turn_writing.py`, the sweep in `upkeep.py`. Everything raises `StoreUnavailable` when Redis is away; a
+call that did may be repeated as it is.
 """
 
 from __future__ import annotations
@@ -16,32 +17,19 @@ import secrets
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from prorl_celery.errors import FenceLost, JobConflict, JobNotFound, QueueFull, TooLarge
-from prorl_celery.jobs.claims import JSON, Beat, CancelOutcome, Claim, Created, SweepOutcome
+from prorl_celery.errors import JobConflict, JobNotFound, NotFailed, QueueFull, ResultExpired
+from prorl_celery.jobs.claims import JSON, Beat, CancelOutcome, Claim, Created
 from prorl_celery.jobs.messages import Message, level_of
 from prorl_celery.jobs.models import TERMINAL, FinishReason, JobError, JobRequest, Stage, State
-from prorl_celery.jobs.result_reading import ResultReader
-from prorl_celery.jobs.turnlog import pack_turn
-from prorl_celery.jobs.turns import Turn
+from prorl_celery.jobs.replies import fenced, message_of, message_or_fenced, milliseconds
+from prorl_celery.jobs.upkeep import Upkeep
 from prorl_celery.store.blobs import pack_json, seal, unpack_json, unseal
 
-CANCEL_PATIENCE_SECONDS = 10.0
-"""How long a worker has to act on a cancel before the sweep ends the job."""
-
-SWEEP_JOBS = 200
-"""Most jobs of one kind that one sweep looks at, so that no script holds Redis for long."""
-
-BROKER_SEPARATOR = "\x06\x16"
-"""What kombu puts between a queue and a level other than 0 in the name of a list."""
-
-BROKER_BINDINGS = "_kombu.binding.prorl"
-"""Where kombu keeps the queues of our exchange."""
-
-LEAD_SWEEPS = 3
-"""Sweeps that the leading process may miss before another takes over."""
+FREE_RESTARTS = 3
+"""How often in all a job may lose what its rollout began, and find no way back to it, before that is charged."""
 
 
-class JobStore(ResultReader):
+class JobStore(Upkeep):
     """All operations on jobs. Safe to share between threads."""
 
     def create(
@@ -94,7 +82,7 @@ class JobStore(ResultReader):
         reply = self._run("claim", job_id, message_stage, fence, op, node, process)
         if reply is None:
             return None
-        claimed, attempt, losses, queue, sandboxes, batch, group, spec, init, rollout = reply
+        claimed, attempt, losses, queue, sandboxes, batch, group, spec, init, rollout, going_on, spent = reply
         return Claim(
             job_id=job_id,
             fence=claimed,
@@ -108,6 +96,8 @@ class JobStore(ResultReader):
             process=process,
             sandboxes=tuple(sandboxes.decode().split()) if sandboxes else (),
             losses=losses,
+            going_on=going_on == b"1",
+            spent_s=spent / 1000,
             batch_id=batch.decode() if batch else None,
             group_id=group.decode() if group else None,
         )
@@ -118,23 +108,6 @@ class JobStore(ResultReader):
             return Beat(set(), set())
         lost, cancelled = self._run("heartbeat", *(part for job_id, fence in claims for part in (fence, job_id)))
         return Beat({job.decode() for job in lost}, {job.decode() for job in cancelled})
-
-    def append_turn(self, claim: Claim, turn: Turn) -> None:
-        """Append a turn to the job's log; the same turn again changes nothing. A claim's first turn has index 0.
-
-        Raises: `FenceLost`, `TooLarge` (the turn or the whole log), ValueError (an index beyond the log's end).
-        """
-        blob = pack_turn(turn, limit_bytes=self._limit, job_id=claim.job_id)
-        word = self._run("append_turn", claim.job_id, claim.fence, turn.index, blob, self._limit)
-        if word == b"fenced":
-            raise _fenced(claim, "append a turn")
-        if word == b"gap":
-            raise ValueError(f"turn {turn.index} of {claim.job_id} comes before the turns it follows")
-        if word == b"large":
-            raise TooLarge(
-                f"the log with turn {turn.index} ({len(blob)} bytes packed) passes the limit of {self._limit} bytes",
-                job_id=claim.job_id,
-            )
 
     def commit(
         self,
@@ -158,10 +131,11 @@ class JobStore(ResultReader):
         """
         blob = pack_json(output, limit_bytes=self._limit, what=f"what {claim.stage} returned", job_id=claim.job_id)
         reply = self._run(
-            "commit", claim.job_id, claim.fence, next_stage, queue, blob, _ms(worked_s), _ms(waited_s), node or "",
+            "commit", claim.job_id, claim.fence, next_stage, queue, blob,
+            milliseconds(worked_s), milliseconds(waited_s), node or "",
             " ".join(sandboxes), "1" if bound else "",
         )  # fmt: skip
-        return self._message_or_fenced(reply, claim, "commit")
+        return message_or_fenced(reply, claim, "commit")
 
     def finish(
         self,
@@ -196,10 +170,10 @@ class JobStore(ResultReader):
             "" if reward is None else repr(float(reward)),
             "" if resolved is None else int(resolved),
             "" if error is None else error.model_dump_json(),
-            summary, _ms(worked_s), _ms(waited_s),
+            summary, milliseconds(worked_s), milliseconds(waited_s),
         )  # fmt: skip
         if word == b"fenced":
-            raise _fenced(claim, "finish")
+            raise fenced(claim, "finish")
 
     def fail(
         self,
@@ -221,18 +195,41 @@ class JobStore(ResultReader):
             finish_reason = reasons.get(error.kind, finish_reason)
         reply = self._run(
             "fail", claim.job_id, claim.fence, int(error.retryable), ends.get(error.kind, "failed"), finish_reason,
-            error.model_dump_json(), _ms(worked_s), _ms(waited_s),
+            error.model_dump_json(), milliseconds(worked_s), milliseconds(waited_s),
         )  # fmt: skip
-        return None if reply == b"ended" else self._message_or_fenced(reply, claim, "fail")
+        return None if reply == b"ended" else message_or_fenced(reply, claim, "fail")
 
-    def hand_back(self, claim: Claim, *, worked_s: float = 0.0, waited_s: float) -> Message:
-        """Give the job back, uncharged, under a new fence: init to its queue, rollout to init, since what was begun in
-        its sandboxes cannot be begun again there, eval to where it can be repeated.
+    def hand_back(
+        self, claim: Claim, *, worked_s: float = 0.0, waited_s: float, sandboxes_lost: bool = False
+    ) -> Message:
+        """Give the job back, uncharged, under a new fence: init to its queue, eval to where it can be repeated. A
+        rollout goes on in another process (`Claim.going_on`) where its sandboxes are there, or it had none; else it
+        starts over from init.
+
+        `sandboxes_lost`: they are known to be gone, whatever the node's record says.
 
         Raises: `FenceLost` (also when a cancel came first: the job has then ended as cancelled).
         """
-        reply = self._run("hand_back", claim.job_id, claim.fence, _ms(worked_s), _ms(waited_s))
-        return self._message_or_fenced(reply, claim, "hand back")
+        gone = "1" if sandboxes_lost else ""
+        reply = self._run("hand_back", claim.job_id, claim.fence, milliseconds(worked_s), milliseconds(waited_s), gone)
+        return message_or_fenced(reply, claim, "hand back")
+
+    def restart(
+        self, claim: Claim, *, error: JobError | None = None, worked_s: float, waited_s: float = 0.0
+    ) -> Message | None:
+        """Send the job back to init, uncharged, since what its rollout began cannot be gone on with.
+
+        `error` says what went wrong (of kind `sandbox`: it could not be taken over); after `FREE_RESTARTS` of those it
+        is charged like a failure, and None is returned when no attempt is left: the job has then ended. Without an
+        `error` that is how the handler is made.
+
+        Raises: `FenceLost` (also when a cancel came first: the job has then ended as cancelled).
+        """
+        reply = self._run(
+            "restart", claim.job_id, claim.fence, milliseconds(worked_s), milliseconds(waited_s),
+            "" if error is None else error.model_dump_json(), FREE_RESTARTS,
+        )  # fmt: skip
+        return None if reply == b"ended" else message_or_fenced(reply, claim, "restart")
 
     def cancel(self, job_id: str) -> CancelOutcome:
         """Cancel a job: a queued one ends in this call, a running one is told. Raises `JobNotFound`."""
@@ -246,50 +243,21 @@ class JobStore(ResultReader):
             raise JobNotFound(f"no job {job_id} was ever accepted", job_id=job_id)
         return outcomes[word]
 
-    def sweep(self) -> SweepOutcome:
-        """Repair what dead processes left, find lost messages, purge what expired. Bounded work; call it often."""
-        lapsed, ended = self._run("sweep_leases", SWEEP_JOBS, _ms(CANCEL_PATIENCE_SECONDS))
-        lost = self._run(
-            "sweep_queues", SWEEP_JOBS, _ms(self._settings.republish_after_seconds), BROKER_SEPARATOR, BROKER_BINDINGS
-        )
-        purged = self._run("purge", SWEEP_JOBS)
-        return SweepOutcome([_message(parts) for parts in lapsed + lost], [job.decode() for job in ended], purged)
+    def retry(self, job_id: str) -> Message:
+        """Give a job that failed or timed out a new life: from init, with all its attempts. Its result is withdrawn.
 
-    def resign(self, process_id: str) -> None:
-        """Give the lead up, so that another process sweeps at once."""
-        self._run("resign", process_id)
-
-    def lead(self, process_id: str) -> bool:
-        """Whether this process is the one that sweeps. Ask before every sweep: asking keeps the lead."""
-        return bool(self._run("lead", process_id, _ms(LEAD_SWEEPS * self._settings.sweep_seconds)))
-
-    @property
-    def _limit(self) -> int:
-        return self._settings.max_blob_bytes
-
-    def _message_or_fenced(self, reply: Any, claim: Claim, step: str) -> Message:
-        if reply == b"fenced":
-            raise _fenced(claim, step)
-        if reply == b"cancelled":
-            raise FenceLost(f"{claim.job_id} was cancelled before it could {step}", job_id=claim.job_id)
-        return _message(reply)
+        Raises: `JobNotFound`, `NotFailed` (it is live, or ended otherwise), `ResultExpired`.
+        """
+        reply = self._run("retry", job_id, secrets.token_hex(6))
+        if reply == b"unknown":
+            raise JobNotFound(f"no job {job_id} was ever accepted", job_id=job_id)
+        if reply == b"gone":
+            raise ResultExpired(f"what {job_id} was is no longer kept", job_id=job_id)
+        if reply == b"not_failed":
+            raise NotFailed(f"{job_id} has not failed", job_id=job_id)
+        return message_of(reply)
 
 
 def request_body(job: JobRequest) -> bytes:
     """The request as stored and fingerprinted: JSON with sorted keys, so that the order of fields does not matter."""
     return json.dumps(job.model_dump(mode="json"), sort_keys=True, separators=(",", ":")).encode()
-
-
-def _message(parts: Any) -> Message:
-    stage, queue, job_id, fence, priority = parts
-    return Message(stage.decode(), queue.decode(), job_id.decode(), fence, priority)
-
-
-def _fenced(claim: Claim, step: str) -> FenceLost:
-    return FenceLost(
-        f"claim {claim.fence} of {claim.job_id} may not {step}: it has ended or lapsed", job_id=claim.job_id
-    )
-
-
-def _ms(seconds: float) -> int:
-    return max(0, round(seconds * 1000))

@@ -1,11 +1,16 @@
-"""How a turn is packed for the turn log: a list of values in a fixed order, so that no name is stored per turn."""
+"""How the turn log is packed: a list of values in a fixed order for each entry, so that no name is stored per turn.
+
+An entry is a turn, or what a call of the turn before it gave; the latter starts with None where a turn has its index.
+"""
 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
-from prorl_celery.jobs.turns import Turn
+from prorl_celery.jobs.turns import Observation, Turn
 from prorl_celery.store.blobs import pack, unpack
 
 
@@ -36,13 +41,45 @@ def pack_turn(turn: Turn, *, limit_bytes: int, job_id: str) -> bytes:
         turn.finish_reason,
         turn.cached_tokens,
         turn.malformed_calls,
+        turn.run,
+        turn.closed,
+        turn.outcome,
+        turn.model,
+        turn.mode,
+        turn.given,
     )
     return pack(values, limit_bytes=limit_bytes, what=f"turn {turn.index}", job_id=job_id)
 
 
-def unpack_turn(blob: bytes) -> Turn:
-    """The turn of a blob that `pack_turn` made."""
-    values = unpack(blob)
+def pack_observation(seen: Observation, *, limit_bytes: int, job_id: str) -> bytes:
+    """The observation's blob. Raises `TooLarge`."""
+    values = (None, seen.index, seen.call, seen.messages, seen.tool_s, seen.total_s, seen.closes, seen.outcome)
+    what = f"the observation of call {seen.call} of turn {seen.index}"
+    return pack(values, limit_bytes=limit_bytes, what=what, job_id=job_id)
+
+
+def unpack_turns(blobs: Iterable[bytes]) -> list[Turn]:
+    """The turns of a log, each with what its calls gave."""
+    turns: list[Turn] = []
+    for blob in blobs:
+        values = unpack(blob)
+        if values[0] is not None:
+            turns.append(_turn(values))
+            continue
+        *_, messages, tool_s, total_s, closes, outcome = values
+        turn = turns[-1]
+        turns[-1] = replace(
+            turn,
+            messages=turn.messages + messages,
+            tool_s=turn.tool_s + tool_s,
+            total_s=total_s,
+            closed=closes,
+            outcome=outcome,
+        )
+    return turns
+
+
+def _turn(values: list[Any]) -> Turn:
     versions: Any = values[4]
     if not isinstance(versions, array):
         versions = array("i", (versions,)) * len(values[2])
@@ -65,6 +102,13 @@ def unpack_turn(blob: bytes) -> Turn:
         finish_reason=values[15],
         cached_tokens=values[16],
         malformed_calls=values[17],
+        # Logs of before turns were logged in parts end here.
+        run=values[18] if len(values) > 18 else 0,
+        closed=values[19] if len(values) > 18 else True,
+        outcome=values[20] if len(values) > 18 else None,
+        model=values[21] if len(values) > 18 else None,
+        mode=values[22] if len(values) > 18 else None,
+        given=values[23] if len(values) > 18 else None,
     )
 
 

@@ -3,6 +3,9 @@
 The log is append-only and linear: a turn holds only what it adds, so a trajectory of n turns costs n turns of bytes.
 `delta_ids` came before the sampled tokens of this turn: the whole prompt for the first turn of a segment, else the
 template's and the tools' tokens since the last turn.
+
+A turn whose reply has calls is logged in parts: the reply before its tools run, then an `Observation` as each ends. So
+whoever goes on after a loss knows what was sampled and which calls have ended.
 """
 
 from __future__ import annotations
@@ -51,3 +54,33 @@ class Turn:
     backend: str | None = None
     policy_version: int | None = None
     finish_reason: str = "stop"
+    run: int = 0
+    """Which run of the agent this is of, counted through the handler's rollout."""
+    closed: bool = True
+    """Whether all its calls have ended. An open one has the messages and times of those that have."""
+    outcome: dict[str, Any] | None = None
+    """Where the run ended with this turn: its `finish_reason` and `answer`."""
+    model: str | None = None
+    """Which model this is of; told in a run's first turn, as `mode`."""
+    mode: str | None = None
+    """`tokens` or `chat`."""
+    given: dict[str, Any] | None = None
+    """In chat mode the reply as the server gave it (`content`, `reasoning`, `calls`), where `messages` hold it taken
+    apart: it is sent back as it was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What one tool call of an open turn gave, logged as it ends.
+
+    `index` is the turn's, `call` the call's number in it, from 0. `messages` are those that it adds, `tool_s` its own
+    seconds, `total_s` the turn's so far. `closes`: no other call follows; then `outcome` as for a turn.
+    """
+
+    index: int
+    call: int
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    tool_s: float = 0.0
+    total_s: float = 0.0
+    closes: bool = False
+    outcome: dict[str, Any] | None = None

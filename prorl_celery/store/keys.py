@@ -7,12 +7,15 @@ one Redis, which the broker asks for anyway (no Redis Cluster). Times are intege
     job:<id>                hash     the job's record, see `RECORD`. Once the result has expired only a tombstone is
                                      left (the fingerprint, the state), which Redis itself expires
     data:<id>               hash     blobs: `spec` (request), `init`, `rollout` (outputs), `summary` (artifacts, eval)
-    turns:<id>              list     the turn log: one blob a turn
+    turns:<id>              list     the turn log: a blob for each turn and for each call of one logged in parts
+    events:<id>             list     what happened to it: "<number> <ms> <what>", the latest 2,000; expires
     index:<state>           zset     ended jobs in that state; score: order of creation
     index:<state>:<stage>   zset     live jobs (`queued`, `running`) by stage; score: order of creation
     batch:<batch>           zset     a batch's jobs; score: order of creation
-    leases                  zset     "<fence>|<id>" of every claim; score: when it lapses
+    leases                  zset     "<fence>|<id>" of every claim; score: when it lapses, 0 when its process is dead
     cancels                 zset     running jobs that should be cancelled; score: when that was asked
+    stalled                 zset     running jobs that do not move; score: since when
+    lost:<process>          string   how many jobs ran in a process that was lost; expires
     queues                  set      queues that were published to
     queued:<level>:<queue>  zset     jobs whose message waits in a queue; score: order of publishing
     passed                  hash     "<level>:<queue>" -> highest order of publishing claimed, and what the lost-message
@@ -20,6 +23,11 @@ one Redis, which the broker asks for anyway (no Redis Cluster). Times are intege
     on:<node>               set      jobs that are queued for a node or running on it
     seq                     string   counter that gives the orders of creation and of publishing
     expiry                  zset     ended jobs; score: when their result expires
+    dead                    zset     of those, what failed for a reason that another attempt might have cured, after the
+                                     last one; score: when
+    counts                  hash     what went wrong, as counters: `retries:<kind>:<stage>` (attempts that failed and
+                                     were followed by another), `lost:<stage>`, `went_on`, `started_over` (from rollout
+                                     or eval), `failed:<kind>` (jobs)
     results                 stream   one entry per ended job: `job`, and where given `batch`, `tags`
     results:trimmed         string   id of the last entry that was cut from the stream
     backends                hash     url -> record (JSON, see `scheduling/backends.py`)
@@ -29,6 +37,7 @@ one Redis, which the broker asks for anyway (no Redis Cluster). Times are intege
     nodes                   hash     "<node> <boot>" -> record (JSON)
     processes:<node> <boot> hash     stage process -> when its word lapses, and its record (JSON); expires
     nodes:seen              zset     "<node> <boot>"; score: when the record lapses
+    draining                set      "<node> <boot>" of nodes that take no new jobs
     policy:epoch            string   counter of the changes to pauses and weights
     policy:pauses           hash     `all` or `model:<model>` -> pause (JSON), over when it lapses or is taken out
     policy:processes        hash     process that makes model calls -> when its word lapses, and what it told (JSON);
@@ -37,7 +46,7 @@ one Redis, which the broker asks for anyway (no Redis Cluster). Times are intege
     leader                  string   the process that sweeps; expires
     swept                   string   when leases were last looked at
 
-Channels: `done` (a job's id when it ends), `cancel` (a job's id), `event:<id>` (what happened to a job), `backends`
+Channels: `done` (a job's id when it ends), `cancel` (a job's id), `event:<id>` (an entry of `events:<id>`), `backends`
 (a model when a backend of it becomes usable, a url when that backend was changed, went down or was removed),
 `policy` (its epoch when it has changed), `policy:told` (when a process has told something new).
 """
@@ -68,15 +77,24 @@ RECORD = {
     "q_<stage>": "milliseconds it waited for a stage, r_<stage>: was worked on in it",
     "node": "the node that last held it",
     "on": "the node whose `on:<node>` set has it, or empty",
-    "process": "the process that last claimed it",
+    "process": "the process that last claimed it, '<node> <boot> <name> <number>'; gone when it has ended",
     "sandboxes": "its live sandboxes as the committing stage named them, blanks between",
     "bound": "1 when the stage it waits for, or is in, needs what was done in them; else empty or absent",
     "backend": "its backend's url; `held`: 1 while it is in that backend's assigned set",
-    "nturns": "turns in the log; `turn_bytes`: their size",
+    "nturns": "turns in the log; `turn_bytes`: the log's size",
+    "open": "1 while observations of the log's last turn are to come, else empty; `calls`: those that are there",
     "log": "fence of the claim that wrote the turn log",
     "rf": "fence of this attempt's latest rollout claim; the log is this attempt's where `log` equals it",
     "cancel": "when a cancel was asked of the running job",
-    "losses": "times its process was lost while it ran",
+    "losses": "times its process was lost while it ran, since it last made progress; absent for none",
+    "lost": "where the latest of these met it, '<stage>:<turns>'; a turn more, or that stage's commit, is progress",
+    "lost_total": "all times its process was lost",
+    "going_on": "1 while its rollout is one that an earlier claim of this attempt began; else absent",
+    "spent": "milliseconds of work in those earlier claims",
+    "restarts": "times that a rollout could not be taken over and started over instead",
+    "retries": "lives that it was given after it had failed",
+    "stall": "what it does when it does not move (JSON: `act`, `thread`, `since`); else absent",
+    "entry": "id of its entry in the results stream",
     "reason": "finish_reason of an ended job",
     "reward": "reward, `resolved`: 1 or 0; absent for null",
     "error": "error object, JSON",
@@ -86,13 +104,14 @@ RECORD = {
 FORMS = tuple(
     re.compile(form)
     for form in (
-        r"(job|data|turns):[A-Za-z0-9._:-]+",
+        r"(job|data|turns|events):[A-Za-z0-9._:-]+",
         r"index:(completed|failed|cancelled|timed_out|(queued|running):(init|rollout|eval))",
         r"batch:[A-Za-z0-9._:-]+",
         r"queued:[0369]:.+",
-        r"(on|heap|joining|assigned|processes):.+",
+        r"(on|heap|joining|assigned|processes|lost):.+",
         r"policy:(epoch|pauses|processes|op:[0-9a-f]+)",
-        r"leases|cancels|queues|passed|seq|expiry|results|results:trimmed|backends|nodes|nodes:seen|leader|swept",
+        r"leases|cancels|stalled|queues|passed|seq|expiry|dead|counts|results|results:trimmed|backends|nodes|nodes:seen",
+        r"draining|leader|swept",
     )
 )
 

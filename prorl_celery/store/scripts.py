@@ -1,8 +1,8 @@
 """The Lua scripts of `store/lua`, run as one client command each.
 
-A script's text is `lib.lua` and the script's own file. Redis knows it by its SHA-1; a server that has forgotten it
-(restart, SCRIPT FLUSH) answers NOSCRIPT, and the text is sent once more. Every script may run twice with the same
-arguments: the client's retries are safe.
+A script's text is `lib.lua`, `life.lua` and the script's own file. Redis knows it by its SHA-1; a server that has
+forgotten it (restart, SCRIPT FLUSH) answers NOSCRIPT, and the text is sent once more. Every script may run twice with
+the same arguments: the client's retries are safe.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from prorl_celery.settings import Settings
 from prorl_celery.store.clients import reaching_redis
 
 FOLDER = Path(__file__).parent / "lua"
+
+LIBRARY = ("lib", "life")
+"""What is put in front of every script."""
 
 RESULTS_KEPT = 1_000_000
 """Most entries of the results stream; older ones are cut."""
@@ -57,5 +60,5 @@ class Scripts:
 @cache
 def _script(name: str) -> tuple[str, str]:
     """A script's SHA-1 and text."""
-    text = (FOLDER / "lib.lua").read_text() + (FOLDER / f"{name}.lua").read_text()
+    text = "".join((FOLDER / f"{part}.lua").read_text() for part in (*LIBRARY, name))
     return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), text

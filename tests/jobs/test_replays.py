@@ -16,7 +16,7 @@ from prorl_celery.scheduling.nodes import NodeRegistry
 from prorl_celery.scheduling.policy import PolicyRegistry, Told
 from prorl_celery.settings import Settings
 from prorl_celery.store import scripts
-from prorl_celery.store.scripts import FOLDER
+from prorl_celery.store.scripts import FOLDER, LIBRARY
 
 OWN_REPLY = {"sweep_leases", "sweep_queues", "purge", "backend_remove", "backend_recount", "policy_look"}
 """Scripts whose second reply says that nothing was left to do, or that less time is left."""
@@ -62,7 +62,7 @@ class Twice:
 def twice(either_client: redis.Redis) -> Twice:
     # Redis must know the scripts, or the first of the two would be an EVAL.
     for path in FOLDER.glob("*.lua"):
-        if path.stem != "lib":
+        if path.stem not in LIBRARY:
             either_client.script_load(scripts._script(path.stem)[1])
     return Twice(either_client)
 
@@ -143,7 +143,7 @@ def test_every_script_may_run_twice(twice: Twice, either_client: redis.Redis) ->
         backends.remove(backend.url, "now")
     nodes.remove("n1", "b1")
     store.create([request("many1"), request("many2")], batch_id="b", group_id="g")
-    assert twice.seen == {path.stem for path in FOLDER.glob("*.lua")} - {"lib"}
+    assert twice.seen == {path.stem for path in FOLDER.glob("*.lua")} - {*LIBRARY}
 
 
 def test_a_commit_whose_reply_came_late_is_the_same_message_even_when_the_next_stage_runs(store: JobStore) -> None:

@@ -10,7 +10,7 @@ from prorl_celery.errors import TooLarge
 from prorl_celery.jobs.models import JobError
 from prorl_celery.jobs.results import segments
 from prorl_celery.jobs.store import JobStore
-from prorl_celery.jobs.turnlog import pack_turn, unpack_turn
+from prorl_celery.jobs.turnlog import pack_turn, unpack_turns
 from prorl_celery.jobs.turns import Turn, ids_array, logprobs_array
 
 int32 = st.integers(-(2**31), 2**31 - 1)
@@ -42,7 +42,7 @@ def turns(draw: st.DrawFn) -> Turn:
 @settings(deadline=None, max_examples=50)
 @given(turns())
 def test_a_turn_comes_back_as_it_was(turn: Turn) -> None:
-    assert unpack_turn(pack_turn(turn, limit_bytes=1 << 20, job_id="a")) == turn
+    assert unpack_turns([pack_turn(turn, limit_bytes=1 << 20, job_id="a")]) == [turn]
 
 
 def test_a_turn_whose_arrays_differ_in_length_is_refused() -> None:

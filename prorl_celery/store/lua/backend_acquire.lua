@@ -79,7 +79,12 @@ if #joiners > 0 then
 end
 
 local best, ties, spare, at = nil, {}, nil, 0
-repeat
+if job.going_on and job.backend and call('ZSCORE', heap, job.backend) then
+  -- It goes on where its cache is warm.
+  local text, record = fitting(job.backend)
+  if text then best, ties = 'its own', {{url = job.backend, text = text, record = record}} end
+end
+if not best then repeat
   local page = call('ZRANGE', heap, at, at + PAGE - 1, 'WITHSCORES')
   local over = #page < 2 * PAGE
   for i = 1, #page, 2 do
@@ -99,7 +104,7 @@ repeat
     end
   end
   at = at + PAGE
-until over
+until over end
 if not best and not spare then return {'none'} end
 
 local chosen = best and ties[random % #ties + 1] or spare

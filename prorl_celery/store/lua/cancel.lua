@@ -4,7 +4,7 @@ arg 1  job id
 arg 2  id of this operation: a replay answers as the first run did
 
 Returns 'ended' (by this call), 'requested', 'already_ended' or 'unknown'.
-Writes  for a waiting job what ends it; for a running one job:<id>, cancels
+Writes  for a waiting job what ends it; for a running one job:<id>, cancels, events:<id>
 ]]
 local job = load(arg(1))
 if not job then
@@ -19,7 +19,7 @@ if job.state == 'running' then
   tell(job, 'cancel_requested')
   return 'requested'
 end
-if job.state ~= 'queued' then return job.op == arg(2) and 'ended' or 'already_ended' end
+if ended(job) then return job.op == arg(2) and 'ended' or 'already_ended' end
 -- The message that waits names the fence of now: raise it, so that nothing can claim the job.
 job.fence = job.fence + 1
 conclude_cancelled(job, 'cancel')

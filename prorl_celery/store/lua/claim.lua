@@ -7,9 +7,9 @@ arg 4  id of this delivery: a replay answers as the first run did
 arg 5  node that claims
 arg 6  process that claims
 
-Returns {fence, attempt, losses, queue, sandboxes, batch, group, spec, init, rollout} (nil or false where there is none),
-        or false when the message is of the past.
-Writes  job:<id>, leases, index:*, queued:*, passed, on:<node>
+Returns {fence, attempt, losses, queue, sandboxes, batch, group, spec, init, rollout, going_on, spent} (nil or false
+        where there is none), or false when the message is of the past.
+Writes  job:<id>, events:<id>, leases, index:*, queued:*, passed, on:<node>
 ]]
 local id, stage, fence, op, node, process = arg(1), arg(2), tonumber(arg(3)), arg(4), arg(5), arg(6)
 local job = load(id)
@@ -27,14 +27,18 @@ if not replay then
   job.fence = fence + 1
   call('HSET', job.key, 'state', 'running', 'fence', int(job.fence), 'op', op, 'node', node, 'process', process,
     'since', NOW, 'active', NOW)
-  if stage == 'rollout' then call('HSET', job.key, 'rf', int(job.fence)) end
+  if stage == 'rollout' then
+    -- The log of a rollout that goes on is this claim's from now on.
+    if job.going_on and job.log == job.rf then call('HSET', job.key, 'log', int(job.fence)) end
+    call('HSET', job.key, 'rf', int(job.fence))
+  end
   call('HINCRBY', job.key, 'q_' .. stage, int(math.max(0, now - tonumber(job.since))))
   move(job, 'running', stage)
   place(job, node)
   call('ZADD', key('leases'), int(now + LEASE), lease(job))
   tell(job, 'running ' .. stage)
 end
-local more = call('HMGET', job.key, 'sandboxes', 'group')
+local more = call('HMGET', job.key, 'group', 'spent')
 local data = call('HMGET', key('data', id), 'spec', 'init', 'rollout')
-return {job.fence, tonumber(job.attempt), tonumber(job.losses or 0), job.queue, more[1], job.batch, more[2], data[1],
-  data[2], data[3]}
+return {job.fence, tonumber(job.attempt), tonumber(job.losses or 0), job.queue, job.sandboxes, job.batch, more[1],
+  data[1], data[2], data[3], job.going_on, tonumber(more[2] or 0)}

@@ -3,7 +3,7 @@
 arg 1  job id
 arg 2  fence of the claim
 arg 3  next stage
-arg 4  queue of the next stage
+arg 4  queue of the next stage; a suspect gets the one of its kind in its stead
 arg 5  the output (blob)
 arg 6  worked, ms
 arg 7  waited, ms: added to the stage's time in queues
@@ -12,11 +12,11 @@ arg 9  the sandboxes that live on, with blanks between, or ''
 arg 10 '1' when the next stage needs what was done in them, else ''
 
 Returns {stage, queue, id, fence, priority} for the message, 'fenced', or 'cancelled' (ended in this call).
-Writes  job:<id>, data:<id>, index:*, leases, queued:*, queues, seq, on:*; what ends a job when it is cancelled
+Writes  job:<id>, data:<id>, events:<id>, index:*, leases, stalled, queued:*, queues, seq, on:*; what ends a job when it is cancelled
 ]]
 local job = load(arg(1))
 if job and job.last == 'commit:' .. arg(2) then
-  return {arg(3), arg(4), job.id, tonumber(arg(2)), tonumber(job.prio)}
+  return {arg(3), job.queue, job.id, tonumber(arg(2)), tonumber(job.prio)}
 end
 if not holds(job, arg(2)) then return 'fenced' end
 add_times(job, arg(6), arg(7))
@@ -25,7 +25,8 @@ if job.cancel then
   return 'cancelled'
 end
 call('HSET', key('data', job.id), job.stage, arg(5))
-call('HDEL', job.key, 'sandboxes', 'bound')
+call('HDEL', job.key, 'sandboxes', 'bound', 'going_on', 'spent')
 if arg(9) ~= '' then call('HSET', job.key, 'sandboxes', arg(9), 'bound', arg(10)) end
 let_go(job)
-return requeue(job, 'commit', arg(3), arg(4), arg(8))
+if job.lost and string.match(job.lost, '^%a+') == job.stage then forgive(job) end
+return requeue(job, 'commit', arg(3), queue_of(job, arg(3), home(arg(4))), arg(8))

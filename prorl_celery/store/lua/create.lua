@@ -8,7 +8,7 @@ then 8 for each job: id, fingerprint, priority, broker level, most attempts, tag
          the request (blob)
 
 Returns {'ok', {1 or 0 for each job: made by this operation}}, {'conflict', id} or {'full', jobs not past init}.
-Writes   job:*, data:*, index:queued:init, queued:*:init, batch:*, queues, seq
+Writes   job:*, data:*, index:queued:init, queued:*:init, batch:*, queues, seq; expiry, dead, index:* of a job forgotten
 ]]
 local op, most, batch, group = arg(1), tonumber(arg(2)), arg(3), arg(4)
 local WIDTH, FIRST = 8, 5
@@ -31,6 +31,7 @@ for _, i in ipairs(fresh) do
   -- This write comes first: Redis, when full, refuses a script at its first write alone, and only one that can grow.
   local seq = int(call('INCR', key('seq')))
   if call('ZREM', key('expiry'), id) == 1 then
+    call('ZREM', key('dead'), id)
     -- A job of that id was forgotten before a purge saw it.
     for _, state in ipairs({'completed', 'failed', 'cancelled', 'timed_out'}) do
       call('ZREM', key('index', state), id)

@@ -10,12 +10,12 @@ arg 7  worked, ms
 arg 8  waited, ms: added to the stage's time in queues
 
 Returns {stage, queue, id, fence, priority} for the message of the next attempt, 'ended' or 'fenced'.
-Writes  job:<id>, data:<id>, turns:<id>, index:*, leases, cancels, queued:*, queues, seq, on:*, assigned:*, heap:*,
-        results, expiry
+Writes  job:<id>, data:<id>, turns:<id>, events:<id>, index:*, leases, cancels, stalled, queued:*, queues, seq, on:*,
+        assigned:*, heap:*, results, expiry, dead, counts
 ]]
 local job = load(arg(1))
 if job and job.last == 'fail:' .. arg(2) then
-  if job.state ~= 'queued' then return 'ended' end
+  if ended(job) then return 'ended' end
   return {job.stage, job.queue, job.id, tonumber(arg(2)), tonumber(job.prio)}
 end
 if not holds(job, arg(2)) then return 'fenced' end

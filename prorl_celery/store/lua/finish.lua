@@ -12,7 +12,8 @@ arg 9   worked, ms
 arg 10  waited, ms: added to the stage's time in queues
 
 Returns 'ok', 'cancelled' or 'fenced'.
-Writes  job:<id>, data:<id>, turns:<id>, index:*, leases, cancels, on:*, assigned:*, heap:*, results, expiry
+Writes  job:<id>, data:<id>, turns:<id>, events:<id>, index:*, leases, cancels, stalled, on:*, assigned:*, heap:*,
+        results, expiry, counts
 ]]
 local job = load(arg(1))
 if job and job.last == 'finish:' .. arg(2) then return job.state == arg(3) and 'ok' or 'cancelled' end

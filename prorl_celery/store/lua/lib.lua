@@ -1,4 +1,4 @@
---[[ Put in front of every script.
+--[[ Put in front of every script: what all need. `life.lua`, how a job moves through its life, follows.
 
 KEYS[1]  the prefix of all keys; names are built from it (see store/keys.py)
 ARGV[1]  how long a claim lives without a heartbeat, ms
@@ -25,7 +25,8 @@ local now = tonumber(server_time[1]) * 1000 + math.floor(tonumber(server_time[2]
 local NOW = int(now)
 
 local FIELDS = {'state', 'stage', 'fence', 'last', 'op', 'attempt', 'max', 'prio', 'level', 'queue', 'seq', 'since',
-  'on', 'backend', 'held', 'log', 'rf', 'cancel', 'batch', 'tags', 'losses', 'bound'}
+  'on', 'process', 'backend', 'held', 'log', 'rf', 'nturns', 'cancel', 'batch', 'tags', 'losses', 'lost', 'sandboxes',
+  'bound', 'going_on', 'stall'}
 
 -- The job's record, or nil. A tombstone counts as none.
 local function load(id)
@@ -41,6 +42,8 @@ end
 local function holds(job, fence)
   return job and job.state == 'running' and job.fence == tonumber(fence)
 end
+
+local function ended(job) return job.state ~= 'queued' and job.state ~= 'running' end
 
 local function lease(job) return int(job.fence) .. '|' .. job.id end
 
@@ -139,83 +142,22 @@ local function add_times(job, worked, waited)
   if tonumber(waited) > 0 then call('HINCRBY', job.key, 'q_' .. job.stage, waited) end
 end
 
-local function tell(job, what) call('PUBLISH', key('event', job.id), what) end
-
--- Let go of a claim: no lease, no node, no backend, no wish to cancel.
-local function let_go(job)
-  call('ZREM', key('leases'), lease(job))
-  if job.cancel then call('ZREM', key('cancels'), job.id) end
-  release_backend(job)
+-- Note what happened to the job: for those who listen now, and for those who ask later. An entry is
+-- "<number> <ms> <what>"; the numbers go on where old entries were cut.
+local MOST_EVENTS = 2000
+local function tell(job, what)
+  local events = key('events', job.id)
+  local last = call('LINDEX', events, -1)
+  local number = last and tonumber(string.match(last, '^%d+')) or 0
+  local entry = int(number + 1) .. ' ' .. NOW .. ' ' .. what
+  if call('RPUSH', events, entry) > MOST_EVENTS then call('LTRIM', events, -MOST_EVENTS, -1) end
+  call('PUBLISH', key('event', job.id), entry)
 end
 
--- Put a job that runs, or waits in a queue, into (another) queue. Returns what a message needs.
-local function requeue(job, step, stage, queue, node)
-  call('HSET', job.key, 'state', 'queued', 'stage', stage, 'since', NOW, 'active', NOW, 'fence', int(job.fence),
-    'last', step .. ':' .. int(job.fence))
-  move(job, 'queued', stage)
-  place(job, node)
-  enqueue(job, queue)
-  tell(job, 'queued ' .. stage)
-  return {stage, queue, job.id, job.fence, tonumber(job.prio)}
-end
-
--- Send a job back to init; `charged` when that is a new attempt.
-local function start_over(job, step, charged)
-  release_backend(job)
-  if charged then call('HINCRBY', job.key, 'attempt', 1) end
-  call('HSET', job.key, 'rf', '0')
-  call('HDEL', job.key, 'sandboxes', 'bound')
-  call('HDEL', key('data', job.id), 'init', 'rollout')
-  return requeue(job, step, 'init', 'init', '')
-end
-
--- Cut the results stream to its length, and remember where it was cut. In steps, so that most calls cost one XLEN.
-local STEP = 1000
-local function cut_results()
-  local stream = key('results')
-  if call('XLEN', stream) < KEPT + STEP then return end
-  local oldest = call('XRANGE', stream, '-', '+', 'COUNT', STEP)
-  local last = oldest[#oldest][1]
-  call('XTRIM', stream, 'MAXLEN', '=', int(call('XLEN', stream) - STEP))
-  call('SET', key('results', 'trimmed'), last)
-end
-
--- End the job: the only way into a terminal state. `more` are further fields of the record and their values.
-local function conclude(job, step, state, reason, more)
-  let_go(job)
-  if job.state == 'queued' then dequeue(job) end
-  place(job, '')
-  call('HSET', job.key, 'state', state, 'reason', reason, 'finished', NOW, 'since', NOW, 'active', NOW,
-    'fence', int(job.fence), 'last', step .. ':' .. int(job.fence), unpack(more))
-  call('HDEL', job.key, 'sandboxes', 'bound', 'op', 'process')
-  call('HDEL', key('data', job.id), 'init')
-  if job.log ~= job.rf then
-    call('DEL', key('turns', job.id))
-    call('HDEL', job.key, 'nturns', 'turn_bytes')
-  end
-  move(job, state, job.stage)
-  local entry = {'job', job.id}
-  if job.batch then entry[3], entry[4] = 'batch', job.batch end
-  if job.tags then entry[#entry + 1] = 'tags'; entry[#entry + 1] = job.tags end
-  call('XADD', key('results'), '*', unpack(entry))
-  cut_results()
-  call('ZADD', key('expiry'), int(now + RESULT_TTL), job.id)
-  call('PEXPIRE', key('data', job.id), RESULT_TTL)
-  if job.log ~= '0' then call('PEXPIRE', key('turns', job.id), RESULT_TTL) end
-  call('PEXPIRE', job.key, ID_TTL)
-  if job.batch then call('PEXPIRE', key('batch', job.batch), ID_TTL) end
-  call('PUBLISH', key('done'), job.id)
-  tell(job, 'ended ' .. state)
-end
+local function tally(...) call('HINCRBY', key('counts'), table.concat({...}, ':'), 1) end
 
 local function error_json(kind, stage, message, retryable)
   return cjson.encode({kind = kind, stage = stage, message = message, retryable = retryable})
-end
-
--- End a job as cancelled.
-local function conclude_cancelled(job, step)
-  conclude(job, step, 'cancelled', 'cancelled',
-    {'error', error_json('cancelled', job.stage, 'the job was cancelled', false)})
 end
 
 -- Who reads a queue: 'shared' by all nodes, or whether its one node is 'alive' or 'gone'.
@@ -226,26 +168,24 @@ local function reader(queue)
   return seen and tonumber(seen) > now and 'alive' or 'gone'
 end
 
--- Queue an eval anew: where the sandboxes are that it needs, over from init when they are gone, anywhere when it needs
--- none. What was started ahead for it may have been used by now, and is of no more use.
-local function repeat_eval(job, step, charged)
-  local who = job.bound == '1' and reader(job.queue)
-  if who == 'gone' then return start_over(job, step, charged) end
-  release_backend(job)
-  if charged then call('HINCRBY', job.key, 'attempt', 1) end
-  if who then return requeue(job, step, 'eval', job.queue, job.on or '') end
-  call('HDEL', job.key, 'sandboxes', 'bound')
-  return requeue(job, step, 'eval', 'eval', '')
-end
+-- Turns in the log of this attempt.
+local function logged(job) return job.log == job.rf and tonumber(job.nturns or 0) or 0 end
 
--- What to do with a job whose attempt failed and may do better: a message's parts, or nil when it has ended. Not
--- `charged` means that the job was not at fault. Eval is repeated alone while what it needs is there.
-local function try_again_or_end(job, step, charged, state, reason, err)
-  if not charged or tonumber(job.attempt) < tonumber(job.max) then
-    if job.stage ~= 'eval' then return start_over(job, step, charged) end
-    return repeat_eval(job, step, charged)
+-- The jobs that run on a node, each {id, process, fence}.
+local function running_on(node)
+  local running = {}
+  for _, id in ipairs(call('SMEMBERS', key('on', node))) do
+    local record = call('HMGET', key('job', id), 'state', 'process', 'fence')
+    if record[1] == 'running' then running[#running + 1] = {id, record[2], record[3]} end
   end
-  conclude(job, step, state, reason, {'error', err})
-  return nil
+  return running
 end
 
+-- Remember how many jobs ran in a process that was lost, since not all may lapse in one sweep. Returns that number.
+local REMEMBERED = 600000
+local function company(process, seen)
+  local remembered = key('lost', process)
+  local most = math.max(seen, tonumber(call('GET', remembered) or 0))
+  call('SET', remembered, int(most), 'PX', REMEMBERED)
+  return most
+end

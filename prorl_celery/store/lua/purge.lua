@@ -3,8 +3,8 @@
 arg 1  most jobs to purge
 
 Returns how many jobs were purged.
-Writes  job:<id> (a tombstone stays until Redis expires it), data:<id>, turns:<id>, index:*, batch:*, expiry, results,
-        results:trimmed, nodes, nodes:seen
+Writes  job:<id> (a tombstone stays until Redis expires it), data:<id>, turns:<id>, events:<id>, index:*, batch:*,
+        expiry, dead, results, results:trimmed, nodes, nodes:seen, draining
 ]]
 local due = call('ZRANGEBYSCORE', key('expiry'), '-inf', NOW, 'LIMIT', 0, tonumber(arg(1)))
 for _, id in ipairs(due) do
@@ -14,7 +14,7 @@ for _, id in ipairs(due) do
     if job.batch then call('ZREM', key('batch', job.batch), id) end
     local kept = call('HMGET', job.key, 'hash', 'created', 'finished')
     local left = tonumber(kept[3]) + ID_TTL - now
-    call('DEL', job.key, key('data', id), key('turns', id))
+    call('DEL', job.key, key('data', id), key('turns', id), key('events', id))
     if left > 0 then
       call('HSET', job.key, 'hash', kept[1], 'state', job.state, 'stage', job.stage, 'attempt', job.attempt,
         'created', kept[2], 'finished', kept[3], 'gone', '1')
@@ -27,6 +27,7 @@ for _, id in ipairs(due) do
     end
   end
   call('ZREM', key('expiry'), id)
+  call('ZREM', key('dead'), id)
 end
 local stream = key('results')
 local old = call('XRANGE', stream, '-', int(now - RESULT_TTL), 'COUNT', 1000)
@@ -39,5 +40,6 @@ local gone = call('ZRANGEBYSCORE', key('nodes', 'seen'), '-inf', NOW, 'LIMIT', 0
 for _, member in ipairs(gone) do
   call('HDEL', key('nodes'), member)
   call('ZREM', key('nodes', 'seen'), member)
+  call('SREM', key('draining'), member)
 end
 return #due

@@ -4,48 +4,70 @@ arg 1  most jobs to look at
 arg 2  how long a worker has to act on a cancel, ms
 
 Returns {messages {stage, queue, id, fence, priority}, ids of jobs that ended}
-Writes  what fail.lua writes, leases, swept
+Writes  what fail.lua writes, leases, swept, lost:<process>
 ]]
 local most, patience = tonumber(arg(1)), tonumber(arg(2))
-local messages, ended = {}, {}
+local messages, over = {}, {}
 
--- After a pause of Redis or of the sweep, leases have lapsed because nobody could renew them: give them one more.
+-- After a pause of Redis or of the sweep, leases have lapsed because nobody could renew them: give them one more. Not
+-- those of processes that are known to be dead (0).
 local swept = call('GET', key('swept'))
 if not swept or now - tonumber(swept) > 1000 then call('SET', key('swept'), NOW) end
 if swept and now - tonumber(swept) > LEASE then
-  for _, member in ipairs(call('ZRANGEBYSCORE', key('leases'), '-inf', NOW)) do
+  for _, member in ipairs(call('ZRANGEBYSCORE', key('leases'), '(0', NOW)) do
     call('ZADD', key('leases'), int(now + LEASE), member)
   end
 end
 
-local lapsed = call('ZRANGEBYSCORE', key('leases'), '-inf', NOW, 'LIMIT', 0, most)
-local process_of, company = {}, {}
-for _, member in ipairs(lapsed) do
-  local id = string.match(member, '|(.*)$')
-  local process = call('HGET', key('job', id), 'process') or id
-  company[process] = (company[process] or 0) + 1
-  process_of[id] = process
+-- How many jobs ran in the process of this one, itself included, whether or not their leases have lapsed as well.
+local running, companies = {}, {}
+local function in_company(job)
+  local node, process = job.on or '', job.process or job.id
+  if not running[node] then
+    running[node] = {}
+    for _, one in ipairs(running_on(node)) do
+      running[node][one[2]] = (running[node][one[2]] or 0) + 1
+    end
+  end
+  companies[process] = companies[process] or company(process, running[node][process] or 1)
+  return companies[process]
 end
-for _, member in ipairs(lapsed) do
-  local fence, id = string.match(member, '^(%d+)|(.*)$')
+
+-- The work of a claim whose process is gone: until its lease was last renewed.
+local function worked(job, lapsed)
+  local heard = lapsed > 0 and math.min(now, lapsed - LEASE) or now
+  return int(math.max(0, heard - tonumber(job.since)))
+end
+
+local function lose(job, lapsed)
+  local time, ran = worked(job, lapsed), in_company(job)
+  let_go(job)
+  add_times(job, time, 0)
+  tally('lost', job.stage)
+  tell(job, 'lost ' .. job.stage)
+  job.fence = job.fence + 1
+  if job.cancel then return conclude_cancelled(job, 'sweep') end
+  local before = tonumber(job.losses or 0)
+  job.losses, job.lost = before + 1, job.stage .. ':' .. int(logged(job))
+  call('HSET', job.key, 'losses', int(job.losses), 'lost', job.lost)
+  call('HINCRBY', job.key, 'lost_total', 1)
+  if job.stage == 'rollout' then call('HINCRBY', job.key, 'spent', time) end
+  -- A loss together with the whole process is charged only to a job that ran alone, or was lost twice before.
+  local charged = ran == 1 or before >= SUSPECT
+  local times = job.losses == 1 and '' or ', ' .. int(job.losses) .. ' times without progress'
+  return try_again_or_end(job, 'sweep', charged, 'failed', 'error',
+    error_json('lost_worker', job.stage, 'the process that held the job was lost' .. times, true))
+end
+
+local lapsed = call('ZRANGEBYSCORE', key('leases'), '-inf', NOW, 'WITHSCORES', 'LIMIT', 0, most)
+for i = 1, #lapsed, 2 do
+  local fence, id = string.match(lapsed[i], '^(%d+)|(.*)$')
   local job = load(id)
   if not holds(job, fence) then
-    call('ZREM', key('leases'), member)
+    call('ZREM', key('leases'), lapsed[i])
   else
-    let_go(job)
-    add_times(job, int(math.max(0, now - tonumber(job.since))), 0)
-    call('HINCRBY', job.key, 'losses', 1)
-    job.fence = job.fence + 1
-    if job.cancel then
-      conclude_cancelled(job, 'sweep')
-      ended[#ended + 1] = id
-    else
-      -- A loss together with the whole process is charged only to a job that ran alone, or was lost twice before.
-      local charged = company[process_of[id]] == 1 or tonumber(job.losses or 0) >= 2
-      local message = try_again_or_end(job, 'sweep', charged, 'failed', 'error',
-        error_json('lost_worker', job.stage, 'the process that held the job was lost', true))
-      if message then messages[#messages + 1] = message else ended[#ended + 1] = id end
-    end
+    local message = lose(job, tonumber(lapsed[i + 1]))
+    if message then messages[#messages + 1] = message else over[#over + 1] = id end
   end
 end
 local ignored = call('ZRANGEBYSCORE', key('cancels'), '-inf', int(now - patience), 'LIMIT', 0, most)
@@ -56,9 +78,9 @@ for _, id in ipairs(ignored) do
     add_times(job, int(math.max(0, now - tonumber(job.since))), 0)
     job.fence = job.fence + 1
     conclude_cancelled(job, 'sweep')
-    ended[#ended + 1] = id
+    over[#over + 1] = id
   else
     call('ZREM', key('cancels'), id)
   end
 end
-return {messages, ended}
+return {messages, over}

@@ -11,7 +11,7 @@ arg 3  separator between a broker list's queue and level (none for level 0)
 arg 4  key of the broker's bindings, where each queue that was ever declared has a member
 
 Returns messages: {stage, queue, id, fence, priority}
-Writes  queued:*, passed, queues, seq, job:<id>; for a node that is gone what sends a job back to init, and its broker lists and its binding go
+Writes  queued:*, passed, queues, seq, job:<id>, events:<id>, counts; for a node that is gone what sends a job back to init, and its broker lists and its binding go
 ]]
 local most, patience, separator, bindings = tonumber(arg(1)), tonumber(arg(2)), arg(3), arg(4)
 local messages = {}
@@ -38,8 +38,9 @@ local function abandon(queue, level)
       else
         dequeue(job)
         job.fence = job.fence + 1
-        -- No fault of its own. Its sandboxes went with the node, so an eval that needs them starts over as well.
-        local again = job.stage == 'eval' and repeat_eval or start_over
+        -- No fault of its own. Its sandboxes went with the node, so what needs them starts over.
+        local again = start_over
+        if job.stage == 'eval' then again = repeat_eval elseif job.going_on and can_go_on(job) then again = go_on end
         messages[#messages + 1] = again(job, 'sweep', false)
       end
     end
