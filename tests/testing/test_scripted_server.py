@@ -150,10 +150,11 @@ def test_a_chat_is_the_completion_of_its_rendered_prompt(scripted: Start) -> Non
 
 def test_a_journal_of_calls_outlives_the_server(scripted: Start, tmp_path: Path) -> None:
     backend = scripted("toy", journal=tmp_path / "journal")
-    post(backend.url + "/v1/completions", {"model": "scripted", "prompt": PROMPT}, X_Request_Id="first")
+    body = {"model": "scripted", "prompt": PROMPT, "max_tokens": 100}
+    post(backend.url + "/v1/completions", body, X_Request_Id="first")
     backend.kill()
     backend.start()
-    post(backend.url + "/v1/completions", {"model": "scripted", "prompt": PROMPT}, X_Request_Id="second")
+    post(backend.url + "/v1/completions", body, X_Request_Id="second")
     lines = [json.loads(line) for line in (tmp_path / "journal").read_text().splitlines()]
     assert [(line["request_id"], line["outcome"]) for line in lines] == [
         ("cmpl-first", "stop"),
