@@ -77,6 +77,8 @@ def test_every_script_may_run_twice(twice: Twice, either_client: redis.Redis) ->
     nodes.beat({"node": "n1", "boot": "b1", "room": 1})
     nodes.beat_process("n1", "b1", {"name": "init-0", "stage": "init", "busy": 0, "handlers": []})
     assert nodes.nodes()[0]["room"] == 1
+    assert nodes.drain("n1") == ["b1"]
+    assert nodes.drain("n1", on=False) == ["b1"]
     nodes.forget_process("n1", "b1", "init-0")
     for url in ("http://one", "http://two"):
         backends.put(Backend(url=url, model="m", gives_ids=True))

@@ -206,6 +206,19 @@ def test_jobs_that_wait_for_a_dead_node_start_over_uncharged(store: JobStore, ei
     assert either_client.smembers("prorl:queues") == {b"init"}
 
 
+def test_jobs_that_wait_for_a_node_that_has_said_that_it_stops_go_elsewhere_at_once(
+    store: JobStore, either_client: redis.Redis
+) -> None:
+    nodes = NodeRegistry(either_client, Settings())
+    nodes.beat({"node": "n1", "boot": "b1"})
+    for job, boot in (("stays", "b0"), ("goes", "b1")):  # of b0 nobody knows yet: it may only just begin
+        init = claim(store, submit(store, job))
+        store.commit(init, {}, next_stage="rollout", queue=f"rollout.n1.{boot}", worked_s=0, node="n1")
+    nodes.remove("n1", "b1")
+    assert [(m.stage, m.queue, m.job_id) for m in store.sweep().messages] == [("init", "init", "goes")]
+    assert either_client.exists("prorl:nodes", "prorl:nodes:seen") == 0
+
+
 def test_an_eval_bound_to_a_node_that_died_under_it_starts_over(store: JobStore, either_client: redis.Redis) -> None:
     rollout = to_rollout(store)
     message = store.commit(rollout, {}, next_stage="eval", queue="eval.n1.b1", worked_s=0, node="n1", sandboxes=["s"])

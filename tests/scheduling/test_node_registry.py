@@ -50,3 +50,82 @@ def test_a_silent_process_is_gone_while_its_node_lives(either_client: redis.Redi
     nodes.beat({"node": "n1", "boot": "b"})
     either_client.hset("prorl:processes:n1 b", "init-0", '1 {"name": "init-0", "stage": "init", "busy": 0}')
     assert nodes.nodes()[0]["processes"] == []
+
+
+def test_a_node_that_drains_and_its_processes_are_told_until_it_is_undone(either_client: redis.Redis) -> None:
+    nodes = NodeRegistry(either_client, Settings())
+    process = {"id": "n1 b init-0 1", "name": "init-0", "stage": "init", "busy": 1, "handlers": []}
+    nodes.beat({"node": "n1", "boot": "b"})
+    nodes.beat({"node": "n1 b", "boot": "c"})  # another node, whose name begins with ours
+    assert not nodes.beat_process("n1", "b", process)
+    assert nodes.drain("n1") == ["b"]
+    assert nodes.drain("n1") == ["b"]
+    assert nodes.drain("n") == []
+    assert nodes.beat({"node": "n1", "boot": "b"}).draining
+    assert nodes.beat_process("n1", "b", process)
+    assert [node["draining"] for node in nodes.nodes()] == [True, False]
+    assert nodes.drain("n1", on=False) == ["b"]
+    assert not nodes.beat_process("n1", "b", process)
+    assert not nodes.nodes()[0]["draining"]
+
+
+def test_a_node_is_drained_when_nothing_runs_on_it_and_nothing_waits_for_it(either_client: redis.Redis) -> None:
+    nodes = NodeRegistry(either_client, Settings())
+    busy = {"id": "n1 b init-0 1", "name": "init-0", "stage": "init", "busy": 1, "handlers": []}
+    nodes.beat({"node": "n1", "boot": "b"})
+    assert not nodes.nodes()[0]["drained"], "it was not told to drain"
+    nodes.drain("n1")
+    nodes.beat_process("n1", "b", busy)
+    assert not nodes.nodes()[0]["drained"]
+    nodes.beat_process("n1", "b", busy | {"busy": 0})
+    either_client.sadd("prorl:on:n1", "a job that waits for it")
+    assert not nodes.nodes()[0]["drained"]
+    either_client.delete("prorl:on:n1")
+    assert nodes.nodes()[0]["drained"]
+
+
+def test_the_order_to_drain_ends_with_the_boot_that_it_was_given_to(either_client: redis.Redis) -> None:
+    nodes = NodeRegistry(either_client, Settings())
+    nodes.beat({"node": "n1", "boot": "b"})
+    nodes.drain("n1")
+    nodes.remove("n1", "b")
+    assert not nodes.beat({"node": "n1", "boot": "c"}).draining
+    assert either_client.keys("prorl:draining") == []
+
+
+def test_processes_of_one_name_are_told_apart_by_their_ids(either_client: redis.Redis) -> None:
+    nodes = NodeRegistry(either_client, Settings())
+    nodes.beat({"node": "n1", "boot": "b"})
+    record = {"name": "rollout-0", "stage": "rollout", "handlers": []}
+    nodes.beat_process("n1", "b", record | {"id": "n1 b rollout-0 old", "busy": 1})
+    nodes.beat_process("n1", "b", record | {"id": "n1 b rollout-0 new", "busy": 2})
+    assert nodes.nodes()[0]["busy"] == {"rollout": 3}
+    nodes.forget_process("n1", "b", "n1 b rollout-0 old")
+    assert [process["busy"] for process in nodes.nodes()[0]["processes"]] == [2]
+
+
+def test_a_node_learns_of_the_suspects_that_it_may_run(either_client: redis.Redis) -> None:
+    nodes = NodeRegistry(either_client, Settings())
+    node = {"node": "n1.cluster", "boot": "b"}
+    assert nodes.beat(node).alone == 0
+    either_client.zadd("prorl:queued:3:solo", {"any": 1})
+    either_client.zadd("prorl:queued:9:solo.n1.cluster.b", {"bound": 1, "too": 2})
+    either_client.zadd("prorl:queued:0:solo.n2.b", {"elsewhere": 1})
+    assert nodes.beat(node).alone == 3
+    nodes.drain("n1.cluster")
+    assert nodes.beat(node).alone == 2, "it takes no new jobs"
+
+
+def test_a_node_that_leaves_is_remembered_only_while_jobs_wait_for_it(either_client: redis.Redis) -> None:
+    nodes = NodeRegistry(either_client, Settings())
+    for node in ("n1", "n2"):
+        nodes.beat({"node": node, "boot": "b"})
+        nodes.beat_process(node, "b", {"name": "init-0", "stage": "init", "busy": 0, "handlers": []})
+    either_client.sadd("prorl:queues", "rollout.n1.b", "rollout.n2.b", "init")
+    either_client.zadd("prorl:queued:3:rollout.n1.b", {"a": 1})
+    nodes.remove("n1", "b")
+    nodes.remove("n2", "b")
+    assert nodes.nodes() == []
+    assert either_client.hkeys("prorl:nodes") == [b"n1 b"]
+    assert either_client.zrange("prorl:nodes:seen", 0, -1, withscores=True) == [(b"n1 b", 0.0)]
+    assert either_client.keys("prorl:processes:*") == []

@@ -28,10 +28,17 @@ local function old_enough(id)
   return not published or tonumber(published) <= now - patience
 end
 
+-- Whether the one node that reads a queue has said itself that it stops; of others it may be that they only just begin.
+local function has_left(queue)
+  local node, boot = string.match(queue, '^%a+%.(.*)%.([^.]*)$')
+  return call('ZSCORE', key('nodes', 'seen'), node .. ' ' .. boot) == '0'
+end
+
 local function abandon(queue, level)
   local waiting = call('ZRANGE', key('queued', level, queue), 0, most - 1)
+  local left = has_left(queue)
   for _, id in ipairs(waiting) do
-    if old_enough(id) then
+    if left or old_enough(id) then
       local job = load(id)
       if not job or job.state ~= 'queued' or job.queue ~= queue then
         call('ZREM', key('queued', level, queue), id)
