@@ -137,6 +137,17 @@ class StageTiming(BaseModel):
     running: float = 0.0
 
 
+class Stalled(BaseModel):
+    """What a running job has been at for so long that it counts as stalled."""
+
+    stage: Stage
+    node: str
+    process: str
+    thread: str
+    act: str
+    seconds: float
+
+
 class JobStatus(BaseModel):
     """Where a job stands."""
 
@@ -157,6 +168,7 @@ class JobStatus(BaseModel):
     timing: dict[Stage, StageTiming] = Field(default_factory=dict)
     reward: float | None = None
     error: JobError | None = None
+    stalled: Stalled | None = Field(None, description="what a job that does not move is at, and for how long")
 
 
 class Segment(BaseModel):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import builtins
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import redis
@@ -44,7 +44,7 @@ class JobReader:
             raw = self._client.hgetall(self.keys("job", job_id))
         if not raw:
             raise JobNotFound(f"no job {job_id} was ever accepted", job_id=job_id)
-        return status_of(job_id, decode(raw))
+        return status_of(job_id, decode(raw), self._now_ms([raw]))
 
     def statuses(self, job_ids: Sequence[str]) -> builtins.list[JobStatus]:
         """The statuses of these jobs, in this order; unknown ids are left out."""
@@ -55,7 +55,8 @@ class JobReader:
             for job_id in job_ids:
                 pipe.hgetall(self.keys("job", job_id))
             records = pipe.execute()
-        return [status_of(job_id, decode(raw)) for job_id, raw in zip(job_ids, records, strict=True) if raw]
+        now_ms = self._now_ms(records)
+        return [status_of(job_id, decode(raw), now_ms) for job_id, raw in zip(job_ids, records, strict=True) if raw]
 
     def list(
         self,
@@ -92,13 +93,7 @@ class JobReader:
     def counts(self) -> dict[str, int]:
         """Jobs by state (all that are kept), and live jobs by stage under `init`, `rollout` and `eval`."""
         live = [(state, stage) for state in LIVE for stage in STAGES]
-        with reaching_redis():
-            pipe = self._client.pipeline(transaction=True)
-            for state, stage in live:
-                pipe.zcard(self.keys("index", state, stage))
-            for state in ENDED:
-                pipe.zcard(self.keys("index", state))
-            numbers = pipe.execute()
+        numbers = self._run("counts", *(f"{state}:{stage}" for state, stage in live), *ENDED)
         counts: dict[str, int] = dict.fromkeys((*LIVE, *STAGES), 0)
         for (state, stage), number in zip(live, numbers, strict=False):
             counts[state] += number
@@ -133,6 +128,14 @@ class JobReader:
             for job, (fence, sandboxes) in zip(jobs, records, strict=True)
             if fence
         }
+
+    def _now_ms(self, records: Sequence[Mapping[bytes, bytes]]) -> int | None:
+        """The server's time, where one of these jobs is stalled: for how long depends on it."""
+        if not any(b"stall" in raw for raw in records):
+            return None
+        with reaching_redis():
+            seconds, micros = self._client.time()
+        return int(seconds) * 1000 + int(micros) // 1000
 
     def _indexes(self, state: State | None) -> builtins.list[str]:
         if state in TERMINAL:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from prorl_celery.jobs.models import STAGES, TERMINAL, JobError, JobStatus, Stage, StageTiming
+from prorl_celery.jobs.models import STAGES, TERMINAL, JobError, JobStatus, Stage, StageTiming, Stalled
 
 Record = dict[str, str]
 
@@ -21,8 +21,11 @@ def turns_count(record: Record) -> int:
     return int(record.get("nturns", 0)) if record.get("log") == record.get("rf") else 0
 
 
-def status_of(job_id: str, record: Record) -> JobStatus:
-    """The status. Of a job whose result has expired little more than the state is left."""
+def status_of(job_id: str, record: Record, now_ms: int | None = None) -> JobStatus:
+    """The status. Of a job whose result has expired little more than the state is left.
+
+    `now_ms` is the server's time, which a job that is stalled needs.
+    """
     ended = record["state"] in TERMINAL
     return JobStatus.model_construct(
         job_id=job_id,
@@ -42,6 +45,22 @@ def status_of(job_id: str, record: Record) -> JobStatus:
         timing=timing_of(record),
         reward=float(record["reward"]) if "reward" in record else None,
         error=error_of(record),
+        stalled=stalled_of(record, now_ms) if now_ms is not None else None,
+    )
+
+
+def stalled_of(record: Record, now_ms: int) -> Stalled | None:
+    """What the job is at, if that has taken too long."""
+    if "stall" not in record:
+        return None
+    stall = json.loads(record["stall"])
+    return Stalled.model_construct(
+        stage=record["stage"],
+        node=record["node"],
+        process=record["process"],
+        thread=stall["thread"],
+        act=stall["act"],
+        seconds=(now_ms - stall["since"]) / 1000,
     )
 
 

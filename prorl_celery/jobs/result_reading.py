@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from prorl_celery.errors import JobNotFound, NotFinished, ResultExpired
+from prorl_celery.errors import JobNotFound, NotFinished, ResultExpired, StoreUnavailable
 from prorl_celery.jobs.claims import ResultsPage
 from prorl_celery.jobs.models import TERMINAL, Result
 from prorl_celery.jobs.reading import JobReader
@@ -24,6 +24,9 @@ PAGE_BYTES = 32 << 20
 FILTERED_ENTRIES = 1000
 """Entries of the stream that one command reads where a filter may leave most of them out."""
 
+READS = 5
+"""How often a job is read that moves while it is; twice are rare."""
+
 _CURSOR = re.compile(r"(\d{1,18})-(\d{1,18})", re.ASCII)
 
 
@@ -32,12 +35,8 @@ class ResultReader(JobReader):
 
     def turns(self, job_id: str) -> list[Turn]:
         """The turn log of the current attempt; empty before its rollout. Its last turn may be open."""
-        with reaching_redis():
-            pipe = self._client.pipeline(transaction=True)
-            pipe.hmget(self.keys("job", job_id), "log", "rf")
-            pipe.lrange(self.keys("turns", job_id), 0, -1)
-            (log, rollout_fence), blobs = pipe.execute()
-        return unpack_turns(blobs) if log == rollout_fence else []
+        record, blobs = self._at_once(job_id, lambda pipe: pipe.lrange(self.keys("turns", job_id), 0, -1))
+        return unpack_turns(blobs) if record.get(b"log") == record.get(b"rf") else []
 
     def result(self, job_id: str, tokens: bool = True) -> Result:
         """The result of an ended job; without `tokens` it has no segments.
@@ -95,12 +94,12 @@ class ResultReader(JobReader):
 
     def _result(self, job_id: str, tokens: bool) -> tuple[Result, int]:
         """A result, and about how many bytes it takes as JSON."""
-        with reaching_redis():
-            pipe = self._client.pipeline(transaction=True)
-            pipe.hgetall(self.keys("job", job_id))
+
+        def what_it_left(pipe: Any) -> None:
             pipe.hmget(self.keys("data", job_id), "spec", "summary", "rollout")
             pipe.lrange(self.keys("turns", job_id), 0, -1)
-            raw, (spec, summary, rollout), blobs = pipe.execute()
+
+        raw, (spec, summary, rollout), blobs = self._at_once(job_id, what_it_left)
         if not raw:
             raise JobNotFound(f"no job {job_id} was ever accepted", job_id=job_id)
         record = decode(raw)
@@ -112,6 +111,22 @@ class ResultReader(JobReader):
         said = None if summary is None else unseal(summary)
         result = _assemble(job_id, record, turns, _summary(said, rollout), tokens)
         return result, weight_bytes(turns, said or b"")
+
+    def _at_once(self, job_id: str, ask: Callable[[Any], Any]) -> list[Any]:
+        """The job's record and what `ask` puts into the pipeline, all of one moment between the steps of its life.
+
+        Not by a transaction, which a Redis that is full refuses even for reading: it must still give results away.
+        """
+        for _ in range(READS):
+            with reaching_redis():
+                pipe = self._client.pipeline(transaction=False)
+                pipe.hgetall(self.keys("job", job_id))
+                ask(pipe)
+                pipe.hget(self.keys("job", job_id), "last")
+                record, *found, last = pipe.execute()
+            if record.get(b"last") == last:
+                return [record, *found]
+        raise StoreUnavailable(f"{job_id} moved each of {READS} times that it was read", job_id=job_id)
 
 
 def place(cursor: str) -> tuple[int, int]:

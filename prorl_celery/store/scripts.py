@@ -21,7 +21,10 @@ from prorl_celery.store.clients import reaching_redis
 FOLDER = Path(__file__).parent / "lua"
 
 LIBRARY = ("lib", "life")
-"""What is put in front of every script."""
+"""What is put in front of every script; `checking.lua` comes behind it for those that check (`check_*`)."""
+
+NEW_WORK = ("create", "retry")
+"""Scripts that a Redis which is full refuses; `settling.lua` stands in front of all others, which it lets through."""
 
 RESULTS_KEPT = 1_000_000
 """Most entries of the results stream; older ones are cut."""
@@ -60,5 +63,10 @@ class Scripts:
 @cache
 def _script(name: str) -> tuple[str, str]:
     """A script's SHA-1 and text."""
-    text = "".join((FOLDER / f"{part}.lua").read_text() for part in (*LIBRARY, name))
+    parts = list(LIBRARY)
+    if name not in NEW_WORK:
+        parts.append("settling")
+    if name.startswith("check_"):
+        parts.append("checking")
+    text = "".join((FOLDER / f"{part}.lua").read_text() for part in (*parts, name))
     return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), text

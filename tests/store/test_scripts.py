@@ -11,7 +11,7 @@ from prorl_celery.settings import Settings
 from prorl_celery.store.clients import reaching_redis, script_client
 from prorl_celery.store.scripts import FOLDER, LIBRARY, Scripts
 
-SCRIPTS = sorted(path for path in FOLDER.glob("*.lua") if path.stem not in LIBRARY)
+SCRIPTS = sorted(path for path in FOLDER.glob("*.lua") if path.stem not in (*LIBRARY, "checking", "settling"))
 
 
 def test_a_server_that_forgot_the_scripts_is_sent_them_again(redis_store: JobStore, redis_client: redis.Redis) -> None:
