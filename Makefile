@@ -6,7 +6,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo demo-real test test-full test-pythons test-vllm test-smollm2 lint bench requirements clean
+.PHONY: demo demo-real test test-full test-faults test-pythons test-vllm test-smollm2 lint bench requirements clean
 
 demo: $(INSTALLED)
 	$(BIN)/prorl demo
@@ -20,6 +20,10 @@ test: $(INSTALLED)
 test-full: $(INSTALLED)
 	$(BIN)/python -P -m pytest
 	.ci/pythons
+
+# What a service survives: real processes are killed, stopped and cut off.
+test-faults: $(INSTALLED)
+	$(BIN)/python -P -m pytest tests/faults
 
 test-pythons: $(INSTALLED)
 	.ci/pythons

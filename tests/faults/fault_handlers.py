@@ -1,0 +1,130 @@
+"""Handlers that hurt the process they run in: `PRORL_HANDLERS=.../fault_handlers.py:HurtHandler`.
+
+What must happen once, or be seen from outside, is a file in the folder that `FAULT_MARKS` names: `<mark>.<what>`.
+A job whose id holds `.die-at-<point>.` kills its worker, once, at a point in our own code: `claim` (the message is
+taken from the queue, the job is not claimed), `publish` (a stage is committed, its message not published), `append` (a
+turn is in the log, the next has not begun), `commit` and `finish` (the work is done and not written down).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from prorl_celery.app import Publisher
+from prorl_celery.handlers.base import EvalContext, Handler, InitContext, RolloutContext, StageContext
+from prorl_celery.jobs.store import JobStore
+
+
+def note(mark: str, what: str, text: str = "") -> None:
+    """Leave a note; a line for each time."""
+    with (Path(os.environ["FAULT_MARKS"]) / f"{mark}.{what}").open("a") as file:
+        file.write(f"{os.getpid()} {text}\n")
+
+
+def first_time(mark: str, what: str) -> bool:
+    """Whether this has not happened before, in any process."""
+    try:
+        (Path(os.environ["FAULT_MARKS"]) / f"{mark}.{what}").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def die() -> None:
+    """End this process as `kill -9` does."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fall_asleep_in_a_child(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
+def _dies_at(point: str, owner: type, method: str, job_of: Callable[..., str], *, after: bool) -> None:
+    real = getattr(owner, method)
+
+    def dangerous(*arguments: Any, **named: Any) -> Any:
+        job_id = job_of(*arguments, **named)
+        deadly = f".die-at-{point}." in job_id and first_time(job_id, f"died-at-{point}")
+        if deadly and not after:
+            die()
+        answer = real(*arguments, **named)
+        if deadly:
+            die()
+        return answer
+
+    setattr(owner, method, dangerous)
+
+
+def _id_of_claim(store: Any, claim: Any, *_: Any, **__: Any) -> str:
+    return str(claim.job_id)
+
+
+if "FAULT_MARKS" in os.environ:
+    _dies_at("claim", JobStore, "claim", lambda store, stage, job_id, *_, **__: str(job_id), after=False)
+    _dies_at("publish", Publisher, "publish", lambda publisher, message: str(message.job_id), after=False)
+    _dies_at("append", JobStore, "append_turn", _id_of_claim, after=True)
+    _dies_at("commit", JobStore, "commit", _id_of_claim, after=False)
+    _dies_at("finish", JobStore, "finish", _id_of_claim, after=False)
+
+
+class HurtHandler(Handler):
+    """Does the instance's `do` in its `stage`, unless that says that it should happen once and it did."""
+
+    data_source = "hurt"
+    uses_sandbox = False
+
+    def init(self, ctx: InitContext) -> dict[str, Any]:
+        return self._act(ctx, "init")
+
+    def rollout(self, ctx: RolloutContext) -> dict[str, Any]:
+        return self._act(ctx, "rollout")
+
+    def eval(self, ctx: EvalContext) -> dict[str, Any]:
+        return {"reward": 1.0} | self._act(ctx, "eval")
+
+    def _act(self, ctx: StageContext, stage: str) -> dict[str, Any]:
+        what = ctx.instance
+        note(what["mark"], stage)
+        if what["stage"] != stage or (what["do"].startswith("once-") and not first_time(what["mark"], "hurt")):
+            return {}
+        match what["do"].removeprefix("once-"):
+            case "die":
+                die()
+            case "raise":
+                raise RuntimeError("on demand")
+            case "block":  # in code that knows nothing of any signal
+                time.sleep(what["seconds"])
+            case "spin":
+                end = time.monotonic() + what["seconds"]
+                while time.monotonic() < end:
+                    pass
+            case "child":
+                ctx.in_child(fall_asleep_in_a_child, what["seconds"], timeout=what["seconds"] + 60)
+            case "large":
+                return {"blob": os.urandom(what["seconds"]).hex()}
+            case other:
+                raise ValueError(f"nobody knows how to {other}")
+        return {}
+
+
+class NapHandler(Handler):
+    """Waits in a shell command of its sandbox."""
+
+    data_source = "nap"
+
+    def rollout(self, ctx: RolloutContext) -> dict[str, Any]:
+        seconds = ctx.instance["seconds"]
+        ctx.sandbox.shell.run(f"sleep {seconds}", timeout=seconds + 60)
+        return {}
+
+    def eval(self, ctx: EvalContext) -> dict[str, Any]:
+        return {"reward": 1.0}
+
+    def image(self, instance: Mapping[str, Any]) -> str | None:
+        return None
