@@ -151,4 +151,4 @@ def snapshot(client: redis.Redis) -> dict[str, Any]:
         b"zset": lambda key: dict(client.zrange(key, 0, -1, withscores=True)),
         b"stream": lambda key: client.xrange(key),
     }
-    return {key.decode(): readers[client.type(key)](key) for key in client.keys("*")}
+    return {key.decode(errors="backslashreplace"): readers[client.type(key)](key) for key in client.keys("*")}

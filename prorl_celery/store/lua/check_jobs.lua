@@ -1,0 +1,309 @@
+--[[ Check jobs: that a record can be read, that it stands where it says it does, that its data are there and expire.
+
+arg 1         'look' or 'mend'
+arg 2, 3, ... job ids
+
+Returns {findings {kind, subject, text, mark, job}, messages {stage, queue, id, fence, priority} of jobs that were mended}.
+Writes  with 'look' nothing; with 'mend' all that belongs to a job
+]]
+local LIVE = {queued = true, running = true}
+local ENDED = {completed = true, failed = true, cancelled = true, timed_out = true}
+local STAGES = {init = true, rollout = true, eval = true}
+local LEVELS = {['0'] = true, ['3'] = true, ['6'] = true, ['9'] = true}
+local NUMBERS = {'fence', 'attempt', 'max', 'prio', 'seq', 'since', 'rf', 'log'}
+local PARTS = {data = 'hash', turns = 'list', events = 'list'}
+
+local function is_type(name, wanted)
+  local has = call('TYPE', name).ok
+  return has == wanted or has == 'none', has
+end
+
+-- Take a job from whoever has it, as the sweep does.
+local function take(job)
+  if job.state == 'running' then let_go(job) else dequeue(job) end
+  job.fence = job.fence + 1
+end
+
+-- Give back the slot of a backend that a job holds without running.
+local function give_back(job)
+  if job.backend then release_backend(job) else call('HDEL', job.key, 'held') end
+end
+
+local function end_as_lost(job, what)
+  take(job)
+  conclude(job, 'check', 'failed', 'error', {'error', error_json('internal', job.stage, what, false)})
+end
+
+-- Set what cannot be read anew; a job that may not have ended ends as failed.
+local function rebuild(id)
+  local record = key('job', id)
+  if not call('HGET', record, 'hash') then
+    call('DEL', record, key('data', id), key('turns', id), key('events', id))
+    return
+  end
+  local function sound(field, ok, value)
+    local has = call('HGET', record, field)
+    if not has or not ok(has) then call('HSET', record, field, value) end
+  end
+  for _, field in ipairs(NUMBERS) do
+    local value = '0'
+    if field == 'seq' then value = int(call('INCR', key('seq'))) end
+    if field == 'since' then value = NOW end
+    if field == 'attempt' or field == 'max' then value = '1' end
+    sound(field, tonumber, value)
+  end
+  sound('created', tonumber, NOW)
+  sound('stage', function(stage) return STAGES[stage] end, 'init')
+  sound('level', function(level) return LEVELS[level] end, '9')
+  local state = call('HGET', record, 'state')
+  if ENDED[state] then
+    sound('finished', tonumber, NOW)
+    sound('reason', function() return true end, 'error')
+    return
+  end
+  if not LIVE[state] then call('HSET', record, 'state', 'queued') end
+  end_as_lost(load(id), 'its record was damaged')
+end
+
+local function broken(id, job)
+  local kept = call('HMGET', key('job', id), 'hash', 'created', 'finished', 'reason')
+  if not job then return 'has no fence' end
+  if not kept[1] then return 'has no fingerprint' end
+  if not tonumber(kept[2]) then return 'has no time of creation' end
+  for _, field in ipairs(NUMBERS) do
+    if not tonumber(job[field]) then return 'its ' .. field .. ' is no number' end
+  end
+  if not STAGES[job.stage] then return 'its stage is none' end
+  if not LEVELS[job.level] then return 'its level is none' end
+  if ENDED[job.state] then
+    return not (tonumber(kept[3]) and kept[4]) and 'does not say when or how it ended' or nil
+  end
+  return not LIVE[job.state] and 'its state is none' or nil
+end
+
+local function check_tombstone(id)
+  if call('PTTL', key('job', id)) < 0 then
+    found('no-expiry', id, 'what is left of it would stay for ever', '', function()
+      call('PEXPIRE', key('job', id), ID_TTL)
+    end)
+  end
+  for part in pairs(PARTS) do
+    if call('EXISTS', key(part, id)) == 1 then
+      found('orphan', key(part, id), 'belongs to a job that was purged', '', function() call('DEL', key(part, id)) end)
+    end
+  end
+end
+
+local function check_queued(job, note)
+  if not job.queue then
+    note('not-queued', 'waits, and in no queue', function(job)
+      take(job)
+      return start_over(job, 'check', false)
+    end)
+    return
+  end
+  local lane = key('queued', job.level, job.queue)
+  if not call('ZSCORE', lane, job.id) then
+    note('not-queued', 'waits, but is not of those that wait in ' .. job.queue, function(job)
+      enqueue(job, job.queue)
+      return {job.stage, job.queue, job.id, job.fence, tonumber(job.prio)}
+    end)
+  end
+  if call('SISMEMBER', key('queues'), job.queue) == 0 then
+    note('queue-unlisted', 'waits in ' .. job.queue .. ', which no sweep looks at', function(job)
+      call('SADD', key('queues'), job.queue)
+    end)
+  end
+end
+
+local function check_running(job, note)
+  if not call('ZSCORE', key('leases'), lease(job)) then
+    note('no-lease', 'runs without a lease: nobody would notice the loss of its worker', function(job)
+      call('ZADD', key('leases'), int(now + LEASE), lease(job))
+    end)
+  end
+  if job.cancel and not call('ZSCORE', key('cancels'), job.id) then
+    note('cancel-unlisted', 'was cancelled, and no sweep would see to it', function(job)
+      call('ZADD', key('cancels'), tonumber(job.cancel) or NOW, job.id)
+    end)
+  end
+  if job.stall and not call('ZSCORE', key('stalled'), job.id) then
+    note('stall-unlisted', 'stalls, and is not among those that do', function(job)
+      local known, stall = pcall(cjson.decode, job.stall)
+      call('ZADD', key('stalled'), known and tonumber(stall.since) or NOW, job.id)
+    end)
+  end
+end
+
+-- The log has an entry for each turn, and more for the calls of turns.
+local function check_turns(job, note)
+  local entries, counted = call('LLEN', key('turns', job.id)), tonumber(job.nturns or 0) or -1
+  if entries >= counted and (entries == 0) == (counted == 0) then return end
+  note('turn-count', 'counts ' .. (job.nturns or 'no') .. ' turns, and its log has ' .. entries .. ' entries', function(job)
+    local used = LIVE[job.state] and job.stage ~= 'init' and job.log == job.rf
+    call('DEL', key('turns', job.id))
+    call('HDEL', job.key, 'nturns', 'turn_bytes', 'calls', 'open')
+    call('HSET', job.key, 'log', '0')
+    if not used then return end
+    take(job)
+    job.nturns, job.log = false, '0'
+    return start_over(job, 'check', false)
+  end)
+end
+
+local function check_data(job, note)
+  local data = key('data', job.id)
+  if call('HEXISTS', data, 'spec') == 0 then
+    note('no-request', 'has lost its request', function(job) end_as_lost(job, 'its request was lost from the store') end)
+    return
+  end
+  local lacks = job.stage ~= 'init' and call('HEXISTS', data, 'init') == 0 and 'init'
+    or job.stage == 'eval' and call('HEXISTS', data, 'rollout') == 0 and 'rollout'
+  if lacks then
+    note('no-output', 'is in ' .. job.stage .. ' and has lost what ' .. lacks .. ' returned', function(job)
+      take(job)
+      return start_over(job, 'check', false)
+    end)
+  end
+end
+
+local function check_live(job, note)
+  local where = job.on or ''
+  if where ~= '' and call('SISMEMBER', key('on', where), job.id) == 0 then
+    note('not-placed', 'is on node ' .. where .. ', whose set lacks it: its sandboxes would be ended', function(job)
+      call('SADD', key('on', where), job.id)
+    end)
+  end
+  if job.held == '1' then
+    local registered = call('HEXISTS', key('backends'), job.backend or '') == 1
+    if job.state ~= 'running' then
+      note('backend-held', 'waits and still holds a backend', give_back)
+    elseif registered and call('SISMEMBER', key('assigned', job.backend), job.id) == 0 then
+      note('not-assigned', 'uses ' .. job.backend .. ', which does not count it', function(job)
+        call('SADD', key('assigned', job.backend), job.id)
+        local record = cjson.decode(call('HGET', key('backends'), job.backend))
+        weigh_backend(record, job.backend)
+      end)
+    end
+  end
+  for _, part in ipairs({'job', 'data', 'turns', 'events'}) do
+    if call('PTTL', key(part, job.id)) >= 0 then
+      note('expires-early', 'has not ended, and ' .. part .. ' of it expires', function(job)
+        call('PERSIST', key(part, job.id))
+      end)
+    end
+  end
+  if job.state == 'queued' then check_queued(job, note) else check_running(job, note) end
+  check_turns(job, note)
+  check_data(job, note)
+end
+
+-- A place in the results stream, "<ms>-<number>", as text that sorts.
+local function place_in_stream(entry)
+  local ms, number = string.match(entry, '^(%d+)-(%d+)$')
+  return string.format('%020.0f-%020.0f', ms or 0, number or 0)
+end
+
+-- The results stream has the job's entry, unless it was cut off the stream's old end.
+local function check_told(job, note)
+  local entry = call('HGET', job.key, 'entry') or ''
+  local cut = call('GET', key('results', 'trimmed')) or '0-0'
+  local stream = key('results')
+  if string.match(entry, '^%d+-%d+$') then
+    if place_in_stream(entry) <= place_in_stream(cut) then return end
+    local there = call('XRANGE', stream, entry, entry)[1]
+    if there and there[2][2] == job.id then return end
+  end
+  note('not-told', 'has ended, and no reader of the results hears of it', function(job)
+    local fields = {'job', job.id}
+    if job.batch then fields[3], fields[4] = 'batch', job.batch end
+    if job.tags then fields[#fields + 1] = 'tags'; fields[#fields + 1] = job.tags end
+    call('HSET', job.key, 'entry', call('XADD', stream, '*', unpack(fields)))
+  end)
+end
+
+local function check_ended(job, note)
+  local finished = tonumber(call('HGET', job.key, 'finished'))
+  local expires = tonumber(call('ZSCORE', key('expiry'), job.id))
+  if not expires then
+    note('not-expiring', 'has ended, and its result would stay for ever', function(job)
+      call('ZADD', key('expiry'), int(finished + RESULT_TTL), job.id)
+    end)
+  elseif expires > now then
+    if call('HEXISTS', key('data', job.id), 'spec') == 0 then
+      note('no-request', 'has ended, and its result is gone before its time', function(job)
+        call('ZADD', key('expiry'), NOW, job.id)
+      end)
+    end
+    check_told(job, note)
+  end
+  for _, part in ipairs({'job', 'data', 'turns', 'events'}) do
+    if call('PTTL', key(part, job.id)) == -1 then
+      note('no-expiry', 'has ended, and ' .. part .. ' of it would stay for ever', function(job)
+        call('PEXPIRE', key(part, job.id), part == 'job' and ID_TTL or RESULT_TTL)
+      end)
+    end
+  end
+  check_turns(job, note)
+  if (job.on or '') ~= '' then
+    note('still-placed', 'has ended and is still on node ' .. job.on, function(job) place(job, '') end)
+  end
+  if job.state == 'failed' and tonumber(job.attempt) >= tonumber(job.max) and not call('ZSCORE', key('dead'), job.id)
+    and string.find(call('HGET', job.key, 'error') or '', '"retryable":true', 1, true) then
+    note('not-dead', 'has used its attempts up, and is not among the dead letters', function(job)
+      call('ZADD', key('dead'), int(finished), job.id)
+    end)
+  end
+  if job.held == '1' then
+    note('backend-held', 'has ended and still holds a backend', give_back)
+  end
+end
+
+local function check(id)
+  for _, part in ipairs({'job', 'data', 'turns', 'events'}) do
+    local right, has = is_type(key(part, id), PARTS[part] or 'hash')
+    if not right then
+      found('wrong-type', key(part, id), 'is a ' .. has, '', function() call('DEL', key(part, id)) end)
+      return
+    end
+  end
+  if call('EXISTS', key('job', id)) == 0 then
+    for part in pairs(PARTS) do
+      if call('EXISTS', key(part, id)) == 1 then
+        found('orphan', key(part, id), 'belongs to no job', '', function() call('DEL', key(part, id)) end)
+      end
+    end
+    return
+  end
+  if call('HGET', key('job', id), 'gone') == '1' then return check_tombstone(id) end
+  local job = load(id)
+  local why = broken(id, job)
+  if why then
+    found('broken-record', id, why, '', function() rebuild(id) end)
+    return
+  end
+  local function note(kind, text, mend)
+    found(kind, id, text, int(job.fence), function()
+      local as_is = load(id) -- an earlier mend may have done more than its own
+      if as_is and as_is.fence == job.fence and as_is.state == job.state then return mend(as_is) end
+    end)
+  end
+  local score = call('ZSCORE', index(job), id)
+  if not score or tonumber(score) ~= tonumber(job.seq) then
+    note('not-indexed', 'is not where lists of ' .. job.state .. ' jobs would find it', function(job)
+      call('ZADD', index(job), job.seq, id)
+    end)
+  end
+  if job.batch and not call('ZSCORE', key('batch', job.batch), id) then
+    note('not-in-batch', 'is not among the jobs of its batch ' .. job.batch, function(job)
+      call('ZADD', key('batch', job.batch), job.seq, id)
+    end)
+  end
+  if LIVE[job.state] then check_live(job, note) else check_ended(job, note) end
+end
+
+for i = 2, #ARGV - 4 do
+  about = arg(i)
+  check(about)
+end
+return {findings, messages}
