@@ -1,36 +1,81 @@
 """The heartbeat of a stage process: a thread that does nothing else, one command for all the process's jobs.
 
-A claim that the store no longer knows is fenced out: its stage is told to stop and writes nothing more.
+A claim that the store no longer knows is fenced out: its stage is told to stop and writes nothing more. What a job has
+been at for too long is noted in its record.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TypedDict
 
 from prorl_celery.errors import Cancelled, FenceLost, StoreUnavailable
 from prorl_celery.jobs.claims import Claim
 from prorl_celery.jobs.store import JobStore
+from tasks.acts import Acts
+from tasks.breaking import Breakable
+from tasks.clock import StageClock
 from tasks.signals import JobSignal
 
 log = logging.getLogger(__name__)
 
 
-class Held:
-    """A claim this process holds, and the signal that stops its stage."""
+class Times(TypedDict):
+    """Seconds worked and waited in a stage."""
 
-    def __init__(self, claim: Claim, signal: JobSignal) -> None:
-        self.claim = claim
-        self.signal = signal
+    worked_s: float
+    waited_s: float
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A claim this process holds, the signal that stops its stage, and what the stage is doing."""
+
+    claim: Claim
+    signal: JobSignal
+    clock: StageClock
+    acts: Acts
+    handler: Breakable = field(default_factory=Breakable)
+    back: bool = False
+    """Whether the stage is out of the handler's code and of its waits: what is left to do ends by itself."""
+    stalled: bool = False
+    """Whether its record says that it does not move."""
+    wedged: bool = False
+    """Whether the stage did not stop when it was told to: its slot is given up, and it has nothing more to say."""
+
+    def times(self) -> Times:
+        """The clock's reading as commit, finish and fail take it."""
+        return {"worked_s": self.clock.worked_seconds, "waited_s": self.clock.waited_seconds}
+
+    def stalled_at(self, limit_seconds: float) -> dict[str, object] | None:
+        """What the stage has been at for longer than this, as the job's record tells it; None where it is well."""
+        now = self.acts.now()
+        if now.act.waiting or not self.clock.running or now.seconds < limit_seconds:
+            return None
+        return {"act": now.act.name, "thread": now.act.thread, "since_s": round(now.seconds, 3)}
 
 
 class Beat:
-    """Keeps the leases of the claims in `held`; `also` is called at each beat (the node's record)."""
+    """Keeps the leases of the claims in `held`. `first` is called at each beat before Redis is (the supervisor hears of
+    us whether that answers or not), `also` after it, with the number of jobs.
+    """
 
-    def __init__(self, store: JobStore, every_seconds: float, also: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        store: JobStore,
+        every_seconds: float,
+        stall_seconds: float,
+        *,
+        first: Callable[[], None] = lambda: None,
+        also: Callable[[int], None] = lambda _: None,
+    ) -> None:
         self._store = store
         self._every = every_seconds
+        self._stall = stall_seconds
+        self._first = first
         self._also = also
         self._lock = threading.Lock()
         self._held: dict[str, Held] = {}
@@ -83,6 +128,7 @@ class Beat:
                 log.exception("heartbeat")
 
     def _beat(self) -> None:
+        self._first()
         held = {h.claim.job_id: h for h in self.holding()}
         if held:
             beat = self._store.heartbeat([(h.claim.job_id, h.claim.fence) for h in held.values()])
@@ -90,4 +136,12 @@ class Beat:
                 held[job_id].signal.set(FenceLost("another claim owns the job now", job_id=job_id))
             for job_id in beat.cancelled:
                 held[job_id].signal.set(Cancelled("the job was cancelled", job_id=job_id))
+            self._note_stalls(held.values())
         self._also(len(held))
+
+    def _note_stalls(self, held: Iterable[Held]) -> None:
+        for one in held:
+            stall = one.stalled_at(self._stall)
+            if stall is not None or one.stalled:
+                self._store.note_stall(one.claim.job_id, one.claim.fence, stall)
+            one.stalled = stall is not None

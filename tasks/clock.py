@@ -72,10 +72,21 @@ class DeadlineThread:
 
 
 class StageClock:
-    """Seconds of work of one stage of one job. Not thread-safe: the stage's thread drives it."""
+    """Seconds of work of one stage of one job. The stage's thread drives it; others may read it.
 
-    def __init__(self, limit_seconds: float, stage: str, signal: JobSignal, deadlines: DeadlineThread) -> None:
+    `spent_seconds` of the limit were worked in earlier claims of the same attempt; they count against the limit alone.
+    """
+
+    def __init__(
+        self,
+        limit_seconds: float,
+        stage: str,
+        signal: JobSignal,
+        deadlines: DeadlineThread,
+        spent_seconds: float = 0.0,
+    ) -> None:
         self._limit = limit_seconds
+        self._spent = spent_seconds
         self._stage = stage
         self._signal = signal
         self._deadlines = deadlines
@@ -95,7 +106,12 @@ class StageClock:
 
     @property
     def remaining_seconds(self) -> float:
-        return max(0.0, self._limit - self.worked_seconds)
+        return max(0.0, self._limit - self._spent - self.worked_seconds)
+
+    @property
+    def running(self) -> bool:
+        """Whether work is done now, and no wait that is nobody's fault."""
+        return self._running
 
     def start(self) -> None:
         """Begin, or go on, to count work. What passed since the last stop was waiting."""
@@ -104,7 +120,7 @@ class StageClock:
         now = time.monotonic()
         self._waited += now - self._since
         self._since, self._running = now, True
-        self._ticket = self._deadlines.call_at(now + self._limit - self._worked, self)
+        self._ticket = self._deadlines.call_at(now + self._limit - self._spent - self._worked, self)
 
     def stop(self) -> None:
         """Stop counting work."""

@@ -20,17 +20,19 @@ def run(work: Work) -> None:
         # An eval before this one may have used what was started ahead for eval.
         sandboxes.forget_ahead()
     ctx = EvalStage(work, sandboxes, work.init["handler"], work.rollout["handler"])
-    verdict = call_handler(work.handler.eval, ctx, "eval")
+    verdict = call_handler(work, work.handler.eval, ctx, "eval")
     reward, resolved = _scored(verdict)
-    work.process.store.finish(
-        claim,
-        state="completed",
-        finish_reason=work.rollout["finish_reason"],
-        reward=reward,
-        resolved=resolved,
-        artifacts=work.rollout["artifacts"],
-        eval=verdict,
-        **work.times(),
+    work.end(
+        lambda: work.process.store.finish(
+            claim,
+            state="completed",
+            finish_reason=work.rollout["finish_reason"],
+            reward=reward,
+            resolved=resolved,
+            artifacts=work.rollout["artifacts"],
+            eval=verdict,
+            **work.times(),
+        )
     )
 
 

@@ -17,12 +17,13 @@ def run(work: Work) -> Message:
     if sandboxes.from_init:
         admission = _admitted(work)
         if admission is None:
-            return work.process.store.hand_back(work.claim, waited_s=work.clock.waited_seconds)
+            return work.end(lambda: work.process.store.hand_back(work.claim, waited_s=work.clock.waited_seconds))
         work.ending.callback(admission.release)
         work.clock.start()
-        sandboxes.start(sandboxes.from_init, admission)
+        with work.act("sandbox start"):
+            sandboxes.start(sandboxes.from_init, admission)
     work.clock.start()
-    output = call_handler(work.handler.init, InitStage(work, sandboxes), "init")
+    output = call_handler(work, work.handler.init, InitStage(work, sandboxes), "init")
     return sandboxes.commit({"handler": output}, "rollout")
 
 
@@ -33,6 +34,7 @@ def _admitted(work: Work) -> Admission | None:
     """
     process = work.process
     while True:
-        admission = process.keeper.admit(work.job.job_id, cancel=work.signal, timeout=HAND_BACK_SECONDS)
+        with work.act("waiting for a place on the node", waiting=True):
+            admission = process.keeper.admit(work.job.job_id, cancel=work.signal, timeout=HAND_BACK_SECONDS)
         if admission is not None or process.nodes.other_has_room(process.settings.node):
             return admission

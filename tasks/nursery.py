@@ -4,44 +4,42 @@
                     '----------- a stream socket of its own per call -----------'
 
 The nursery is forked before the stage process has threads, so that its forks are safe and cost a millisecond: no
-interpreter is started. A call passes `module:function` and JSON, and gets JSON back. The caller holds a pidfd of the
-child, so that a kill never meets another process that got the same pid.
+interpreter is started. A call passes `module:function` and JSON, and gets JSON back; of a child that ended without an
+answer the nursery tells how. The caller holds a pidfd of the child, so that a kill never meets another process that got
+the same pid.
+
+A nursery that has died cannot be made anew: the stage process has threads now. The process is retired for a fresh one
+(`tasks/warden.py` watches `fileno()`).
 """
 
 from __future__ import annotations
 
-import array
 import contextlib
-import ctypes
-import errno
-import importlib
 import json
 import os
 import select
 import signal
 import socket
-import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Container
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-from prorl_celery.errors import HandlerError, InternalError, StageTimeout
+from prorl_celery.errors import ChildLost, HandlerError, LostWorker, NodeExhausted, StageTimeout, Stopping
 from prorl_celery.sandbox.base import CancelSignal
 from prorl_celery.sandbox.owner import VARIABLE, this_process
-
-_LIBC = ctypes.CDLL(None, use_errno=True)
+from tasks.cradle import ENDED, HEADER, TRAILER, await_end, become_nursery
 
 REPLY_LIMIT_BYTES = 64 << 20
-HEADER = struct.Struct("!Q")
-ORPHANS_SECONDS = 1.0
-"""How long what a child left may take to be gone. One that the kernel holds is the supervisor's in the end."""
+FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
+"""Signals that no fault of a program's own gives it: somebody, or the kernel short of memory, has ended it."""
+ASK_SECONDS = 10.0
+"""How long the nursery may take to take a request."""
+NURSERY_END_SECONDS = 1.0
+"""How long after its children a nursery that has died may be seen to be dead."""
 CLOSE_SECONDS = 2.0
 """How long the nursery may take to end all it has."""
-PR_SET_PDEATHSIG = 1
-PR_SET_CHILD_SUBREAPER = 36
 
 
 class Nursery:
@@ -58,43 +56,127 @@ class Nursery:
         if self._pid == 0:
             ours.close()
             os.environ[VARIABLE] = mark
-            _become_nursery(theirs, parent)
+            become_nursery(theirs, parent)
         theirs.close()
+        ours.settimeout(ASK_SECONDS)
+        self._pidfd = os.pidfd_open(self._pid)
         self._socket = ours
         self._lock = threading.Lock()
+
+    def fileno(self) -> int:
+        """Readable when the nursery has died."""
+        return self._pidfd
 
     def call(self, function: Callable[[Any], Any], argument: Any, *, timeout: float, cancel: CancelSignal) -> Any:
         """Run `function(argument)` in a child and return its JSON.
 
-        Raises: `HandlerError` for what the function raised or could not return, `StageTimeout` after `timeout`
-        seconds, what `cancel.raise_if_set` raises. The child is dead when this returns or raises.
+        Raises: `HandlerError` for what the function raised or could not return, `ChildLost` when a signal from outside
+        ended the child, `StageTimeout` after `timeout` seconds, what `cancel.raise_if_set` raises; `NodeExhausted` when
+        no child can be made; `Stopping` when the nursery is gone, `LostWorker` when it went during the call. The child
+        is dead when this returns or raises.
         """
         name = _importable_name(function)
         try:
             payload = json.dumps(argument).encode()
         except (TypeError, ValueError) as error:
             raise HandlerError(f"the argument of {name} is not JSON: {error}") from error
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        except OSError as error:
+            raise NodeExhausted(f"no child could be made for {name}: {error}") from error
         with ours:
             with theirs:
                 self._ask(name, theirs)
-            return _converse(ours, name, payload, time.monotonic() + timeout, timeout, cancel)
+            return self._converse(ours, name, payload, time.monotonic() + timeout, timeout, cancel)
 
     def close(self) -> None:
         """End the nursery, and with it every child and what those have started."""
         with contextlib.suppress(OSError):
             self._socket.close()  # which tells it
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
-            _await_end(self._pid, CLOSE_SECONDS)
+            await_end(self._pid, CLOSE_SECONDS)
             os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
 
     def _ask(self, name: str, theirs: socket.socket) -> None:
         with self._lock:
             try:
                 socket.send_fds(self._socket, [name.encode()], [theirs.fileno()])
+            except (TimeoutError, BlockingIOError) as error:
+                raise NodeExhausted(f"{name} could not be asked for within {ASK_SECONDS:g} s") from error
             except OSError as error:
-                raise InternalError(f"the process that forks children is gone: {error}") from error
+                if not self._has_died(0.0):
+                    raise NodeExhausted(f"{name} could not be asked for: {error}") from error
+                raise Stopping("the process that forks children is gone, and this one with it") from error
+
+    def _has_died(self, within: float) -> bool:
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        return bool(poll.poll(within * 1000))
+
+    def _converse(
+        self, stream: socket.socket, name: str, payload: bytes, deadline: float, timeout: float, cancel: CancelSignal
+    ) -> Any:
+        """Send the argument, take the reply; kill the child on every other way out."""
+        stream.setblocking(False)
+        pidfd = -1
+        outgoing, incoming = memoryview(HEADER.pack(len(payload)) + payload), bytearray()
+        poll = select.poll()
+        poll.register(cancel.fileno(), select.POLLIN)
+        try:
+            while True:
+                poll.register(stream, select.POLLIN | (select.POLLOUT if outgoing and pidfd >= 0 else 0))
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise StageTimeout(f"{name} did not end within {timeout:g} s")
+                events = dict(poll.poll(left * 1000))
+                cancel.raise_if_set()
+                flags = events.get(stream.fileno(), 0)
+                if flags & select.POLLOUT:
+                    with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
+                        outgoing = outgoing[stream.send(outgoing) :]
+                if not flags & ~select.POLLOUT:
+                    continue
+                if pidfd < 0:
+                    _, fds, _, _ = socket.recv_fds(stream, 1, 1)
+                    if not fds:
+                        raise self._no_child(name)
+                    pidfd = fds[0]
+                    continue
+                part = stream.recv(1 << 16)
+                incoming += part
+                if len(incoming) > REPLY_LIMIT_BYTES:
+                    raise HandlerError(f"{name} returned more than {REPLY_LIMIT_BYTES} bytes")
+                if _complete(incoming):
+                    return _reply(name, incoming)
+                if not part:
+                    raise self._no_answer(name, incoming)
+        finally:
+            if pidfd >= 0:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                os.close(pidfd)
+
+    def _no_child(self, name: str) -> Exception:
+        if self._has_died(0.0):
+            return Stopping("the process that forks children is gone, and this one with it")
+        return NodeExhausted(f"no child could be made for {name}")
+
+    def _no_answer(self, name: str, incoming: bytearray) -> Exception:
+        """Why the stream has ended without one."""
+        said, code = TRAILER.unpack(incoming[-TRAILER.size :]) if len(incoming) >= TRAILER.size else (b"", 0)
+        if said != ENDED:
+            # The nursery tells how a child has ended: that it did not is its own end, which kills its children.
+            if self._has_died(NURSERY_END_SECONDS):
+                return LostWorker(f"the process that forks children died while {name} ran")
+            return HandlerError(f"the child that ran {name} died before it answered")
+        if -code in FROM_OUTSIDE:
+            return ChildLost(f"the child that ran {name} was killed ({signal.Signals(-code).name}) before it answered")
+        how = f"exit code {code}" if code >= 0 else f"signal {-code}"
+        return HandlerError(f"the child that ran {name} died before it answered ({how})")
 
 
 def _importable_name(function: Callable[[Any], Any]) -> str:
@@ -104,173 +186,12 @@ def _importable_name(function: Callable[[Any], Any]) -> str:
     return f"{module}:{qualname}"
 
 
-def _converse(
-    stream: socket.socket, name: str, payload: bytes, deadline: float, timeout: float, cancel: CancelSignal
-) -> Any:
-    """Send the argument, take the reply; kill the child on every other way out."""
-    stream.setblocking(False)
-    pidfd = -1
-    outgoing, incoming = memoryview(HEADER.pack(len(payload)) + payload), bytearray()
-    poll = select.poll()
-    poll.register(cancel.fileno(), select.POLLIN)
-    try:
-        while True:
-            poll.register(stream, select.POLLIN | (select.POLLOUT if outgoing and pidfd >= 0 else 0))
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise StageTimeout(f"{name} did not end within {timeout:g} s")
-            events = dict(poll.poll(left * 1000))
-            cancel.raise_if_set()
-            flags = events.get(stream.fileno(), 0)
-            if flags & select.POLLOUT:
-                with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
-                    outgoing = outgoing[stream.send(outgoing) :]
-            if flags & ~select.POLLOUT:
-                if pidfd < 0:
-                    _, fds, _, _ = socket.recv_fds(stream, 1, 1)
-                    if not fds:
-                        raise InternalError(f"no child could be made for {name}")
-                    pidfd = fds[0]
-                    continue
-                part = stream.recv(1 << 16)
-                incoming += part
-                if len(incoming) > REPLY_LIMIT_BYTES:
-                    raise HandlerError(f"{name} returned more than {REPLY_LIMIT_BYTES} bytes")
-                if not part:
-                    return _reply(name, incoming)
-    finally:
-        if pidfd >= 0:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-            os.close(pidfd)
+def _complete(incoming: bytearray) -> bool:
+    return len(incoming) >= HEADER.size and len(incoming) >= HEADER.size + HEADER.unpack_from(incoming)[0]
 
 
 def _reply(name: str, incoming: bytearray) -> Any:
-    if len(incoming) < HEADER.size or len(incoming) != HEADER.size + HEADER.unpack_from(incoming)[0]:
-        raise HandlerError(f"the child that ran {name} died before it answered")
-    answer = json.loads(incoming[HEADER.size :])
+    answer = json.loads(incoming[HEADER.size : HEADER.size + HEADER.unpack_from(incoming)[0]])
     if "error" in answer:
         raise HandlerError(f"{name}: {answer['error']}")
     return answer["value"]
-
-
-def _become_nursery(requests: socket.socket, parent: int) -> None:
-    """The nursery's whole life: fork one child per request until the other side is closed. Never returns."""
-    children: dict[int, int] = {}  # pidfd -> pid
-    try:
-        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        _prctl(PR_SET_CHILD_SUBREAPER, 1)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        poll = select.poll()
-        poll.register(requests, select.POLLIN)
-        while os.getppid() == parent:
-            for fd, _ in poll.poll(60_000):
-                if fd == requests.fileno():
-                    name, fds, _, _ = socket.recv_fds(requests, 4096, 1)
-                    if not name:
-                        for pidfd, pid in children.items():
-                            _bury(pidfd, pid, children.values())
-                        return
-                    # No process or descriptor is left: this caller sees its stream end, the next may fare better.
-                    with contextlib.suppress(OSError), contextlib.closing(_stream(fds)) as stream:
-                        pid, pidfd = _bear(requests, stream, name.decode())
-                        children[pidfd] = pid
-                        poll.register(pidfd, select.POLLIN)
-                else:
-                    poll.unregister(fd)
-                    _bury(fd, children.pop(fd), children.values())
-    finally:
-        os._exit(0)
-
-
-def _stream(fds: list[int]) -> socket.socket:
-    if not fds:
-        raise OSError(errno.EMFILE, "the caller's stream could not be taken")
-    return socket.socket(fileno=fds[0])
-
-
-def _bear(requests: socket.socket, stream: socket.socket, name: str) -> tuple[int, int]:
-    """Fork a child that waits until its pidfd has been passed on; return its pid and our own pidfd."""
-    ready, go = os.pipe()
-    try:
-        pid = os.fork()
-        if pid == 0:
-            requests.close()
-            os.close(go)
-            os.read(ready, 1)
-            _become_child(stream, name)
-        try:
-            pidfd = os.pidfd_open(pid)
-        except OSError:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            raise
-        with contextlib.suppress(OSError):  # the caller has gone: the child notices when it reads its argument
-            stream.sendmsg([b"p"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [pidfd]))])
-    finally:
-        os.close(ready)
-        os.close(go)
-    return pid, pidfd
-
-
-def _bury(pidfd: int, pid: int, others: Container[int]) -> None:
-    """End a child with all that it has started, and reap it: until then its number is nobody else's."""
-    for send in (os.kill, os.killpg):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            send(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    os.close(pidfd)
-    # What had a session of its own is a child of this process now: while its own forebear lives it is that one's.
-    deadline = time.monotonic() + ORPHANS_SECONDS
-    while (orphans := [orphan for orphan in _children() if orphan not in others]) and time.monotonic() < deadline:
-        for orphan in orphans:
-            os.kill(orphan, signal.SIGKILL)
-            _await_end(orphan, deadline - time.monotonic())
-            os.waitpid(orphan, os.WNOHANG)
-
-
-def _children() -> list[int]:
-    me = os.getpid()
-    with contextlib.suppress(OSError):
-        return [int(pid) for pid in Path(f"/proc/{me}/task/{me}/children").read_text(encoding="ascii").split()]
-    return []
-
-
-def _await_end(pid: int, seconds: float) -> None:
-    pidfd = os.pidfd_open(pid)
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    poll.poll(max(0.0, seconds) * 1000)
-    os.close(pidfd)
-
-
-def _prctl(option: int, value: int) -> None:
-    _LIBC.prctl(option, value, 0, 0, 0)
-
-
-def _become_child(stream: socket.socket, name: str) -> None:
-    """Run the function and answer. Never returns."""
-    status = 1
-    try:
-        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        _prctl(PR_SET_CHILD_SUBREAPER, 1)
-        os.setsid()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
-            signal.signal(number, signal.SIG_DFL)
-        with stream.makefile("rb") as file:
-            argument = json.loads(file.read(HEADER.unpack(file.read(HEADER.size))[0]))
-        try:
-            module, _, qualname = name.partition(":")
-            function: Any = sys.modules.get(module) or importlib.import_module(module)
-            for part in qualname.split("."):
-                function = getattr(function, part)
-            answer = json.dumps({"value": function(argument)})
-        except Exception as error:  # noqa: BLE001 - whatever a user's function raises is the caller's answer
-            answer = json.dumps({"error": f"{type(error).__name__}: {error}"})
-        stream.sendall(HEADER.pack(len(answer.encode())) + answer.encode())
-        stream.shutdown(socket.SHUT_RDWR)
-        status = 0
-    finally:
-        os._exit(status)

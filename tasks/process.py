@@ -1,7 +1,8 @@
 """What one worker process of one stage owns, and how that starts and stops; `tasks.worker` runs it.
 
 nursery         forks children for code that may block; itself forked while there was one thread
-heartbeat       leases, and this process's line in the node's record
+heartbeat       leases, the supervisor, and this process's line in the node's record
+warden          slots that do not listen, the order to stop, this process's end
 listener        cancels, backends that came or went, pauses of the policy
 deadlines       ends stages that overrun
 model loop      one asyncio thread for all model calls
@@ -10,16 +11,17 @@ and one thread for each slot, Celery's, which runs `tasks.stages.run_stage`
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import threading
 import time
+from typing import Any
 
 from prorl_celery.app import Publisher, make_app
-from prorl_celery.errors import Stopping
+from prorl_celery.errors import ProrlError
 from prorl_celery.handlers.registry import HandlerRegistry
-from prorl_celery.jobs.messages import node_queue
-from prorl_celery.jobs.models import Stage
+from prorl_celery.jobs.messages import Message, Role, node_queue
 from prorl_celery.jobs.store import JobStore
 from prorl_celery.llm.loop import ModelLoop
 from prorl_celery.node.requests import NO_SUPERVISOR, SupervisorLine
@@ -33,14 +35,20 @@ from prorl_celery.store.keys import Keys
 from tasks.beat import Beat
 from tasks.clock import DeadlineThread
 from tasks.gate import PolicyGate
+from tasks.intake import Intake
 from tasks.listener import Listener
 from tasks.nursery import Nursery
 from tasks.signals import Bell
+from tasks.warden import Warden
 from tasks.watch import BackendWatch
 
+log = logging.getLogger(__name__)
 
-def slots_of(stage: Stage, index: int, settings: Settings) -> int:
+
+def slots_of(stage: Role, index: int, settings: Settings) -> int:
     """How many of the node's slots of a stage fall to its process of that index."""
+    if stage == "solo":
+        return 1
     if stage == "init":
         return settings.init_slots
     if stage == "eval":
@@ -55,7 +63,7 @@ class StageProcess:
 
     def __init__(
         self,
-        stage: Stage,
+        stage: Role,
         index: int,
         boot: str,
         settings: Settings,
@@ -86,7 +94,13 @@ class StageProcess:
         self.backends_bell = Bell()
         self.gate = PolicyGate(PolicyRegistry(client, settings), self.id, settings.backend_wait_seconds)
         self.watch = BackendWatch(self.backends, self.models)
-        self.beat = Beat(self.store, settings.heartbeat_seconds, self._tell_node)
+        self.beat = Beat(
+            self.store, settings.heartbeat_seconds, settings.stall_seconds, first=line.beat, also=self._tell_node
+        )
+        self.intake = Intake(self.queues)
+        self.giving_back = threading.Event()
+        """Set when jobs are given back: the process ends soon."""
+        self.warden = Warden(self)
         keys = Keys(settings.key_prefix)
         self.listener = Listener(
             blocking_client(settings),
@@ -98,57 +112,84 @@ class StageProcess:
             self.watch.idle,
         )
         self._started_at = time.time()
-        self._drain: threading.Timer | None = None
-        self.stopping = False
+        self._stopped = threading.Lock()
+        self.retiring = False
+        self.draining = False
+
+    @property
+    def own_queues(self) -> list[str]:
+        """The queues of this node alone."""
+        if self.stage == "init":
+            return []
+        return [node_queue(self.stage, self.settings.node, self.boot)]
 
     @property
     def queues(self) -> list[str]:
         """The queues this process reads, the node's own first: what is under way goes before what is new."""
-        if self.stage == "init":
-            return ["init"]
-        return [node_queue(self.stage, self.settings.node, self.boot), self.stage]
+        return [*self.own_queues, self.stage]
 
     def start(self) -> None:
         self.deadlines.start()
         self.beat.start()
         self.listener.start()
+        self.warden.start()
 
-    def ready(self) -> None:
-        """Celery consumes now."""
+    def ready(self, consumer: Any) -> None:
+        """Celery's consumer is at work now."""
+        self.intake.attach(consumer)
         self._tell_node(0)
-        if self.stage == "rollout":
+        if self.stage in ("rollout", "solo"):
             self.gate.join()
 
     def drain(self) -> None:
-        """Stop was asked for: let jobs finish for a while, then give back what could not."""
-        self.stopping = True
-        for held in self.beat.holding():
-            held.signal.process_is_stopping()
-        self._drain = threading.Timer(self.settings.drain_seconds, self._give_back)
-        self._drain.daemon = True
-        self._drain.start()
+        """Stop was asked for: let jobs finish for a while, then give back what could not. Asked for again: at once."""
+        self.warden.order_to_stop()
+
+    def retire(self, why: str) -> None:
+        """Take no new jobs, have a fresh process started beside this one, and end with the last job."""
+        if not self.retiring:
+            self.retiring = True
+            log.error("retires: %s", why)
+            self.intake.only(())
+            self.line.retire()
+            self.warden.wake()
+
+    def publish(self, message: Message) -> None:
+        """Publish a message, and see that somebody will read it. Raises `StoreUnavailable`."""
+        self.publisher.publish(message)
+        if message.queue.partition(".")[0] == "solo":
+            self.line.want_solo()
+
+    def pause(self, seconds: float) -> bool:
+        """Let seconds pass; False when the process is about to end."""
+        return not self.giving_back.wait(seconds)
 
     def stop(self) -> None:
-        if self._drain is not None:
-            self._drain.cancel()
-        self.listener.stop()
-        self.beat.stop()
-        self.deadlines.stop()
-        self.models.stop()
-        self.gate.close()
-        self.nodes.forget_process(self.settings.node, self.boot, self.name)
-        self.nursery.close()
+        """Stop all that runs, whoever comes first; nothing when it was stopped before."""
+        if not self._stopped.acquire(blocking=False):
+            return
+        node, boot = self.settings.node, self.boot
+        for stop in (
+            self.warden.stop,
+            self.listener.stop,
+            self.beat.stop,
+            self.deadlines.stop,
+            self.models.stop,
+            self.gate.close,
+            lambda: self.nodes.forget_process(node, boot, self.id),
+            self.nursery.close,
+        ):
+            try:
+                stop()
+            except ProrlError as error:
+                log.warning("at the end: %s", error)
 
     def _backend_changed(self, _: str) -> None:
         self.backends_bell.ring()
         self.watch.heard()
 
-    def _give_back(self) -> None:
-        for held in self.beat.holding():
-            held.signal.set(Stopping("the worker is stopping", job_id=held.claim.job_id))
-
     def _tell_node(self, busy: int) -> None:
-        self.nodes.beat_process(
+        draining = self.nodes.beat_process(
             self.settings.node,
             self.boot,
             {
@@ -158,8 +199,20 @@ class StageProcess:
                 "pid": os.getpid(),
                 "slots": self.slots,
                 "busy": busy,
+                "wedged": self.warden.wedged,
+                "retiring": self.retiring,
+                "draining": self.draining,
                 "started_at": self._started_at,
                 "handlers": sorted(self.handlers),
             },
         )
+        self._obey(draining)
         self.gate.beat()
+
+    def _obey(self, draining: bool) -> None:
+        """A node that is drained works off what is bound to it, and takes nothing that others could."""
+        if draining != self.draining:
+            self.draining = draining
+            if not self.retiring:
+                self.intake.only(self.own_queues if draining else self.queues)
+        self.intake.check()

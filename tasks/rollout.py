@@ -13,7 +13,7 @@ def run(work: Work) -> Message:
     work.clock.start()
     sandboxes = StageSandboxes(work, "rollout", work.init["sandboxes"])
     ctx = RolloutStage(work, sandboxes, work.init["handler"])
-    output = call_handler(work.handler.rollout, ctx, "rollout")
+    output = call_handler(work, work.handler.rollout, ctx, "rollout")
     artifacts = output.get("artifacts") if isinstance(output, dict) else None
     sandboxes.await_ahead()
     return sandboxes.commit(

@@ -9,21 +9,24 @@ from __future__ import annotations
 import os
 import select
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from prorl_celery.errors import StageError, Stopping, StoreError
 
 
 class JobSignal:
-    """A `CancelSignal`: an eventfd that stays readable once set."""
+    """A `CancelSignal`: an eventfd that stays readable once set. `told` is called when that happens, by who sets it."""
 
-    def __init__(self) -> None:
+    def __init__(self, told: Callable[[], None] = lambda: None) -> None:
         self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._lock = threading.Lock()
         self._reason: StageError | StoreError | None = None
+        self._since: float | None = None
         self._closed = False
         self._stopping = threading.Event()
+        self._told = told
 
     def fileno(self) -> int:
         return self._fd
@@ -37,12 +40,19 @@ class JobSignal:
         """Why the job must stop, or None."""
         return self._reason
 
+    @property
+    def since(self) -> float | None:
+        """When it was set, by the monotonic clock, or None."""
+        return self._since
+
     def set(self, reason: StageError | StoreError) -> None:
         """Tell the stage to stop. Later reasons change nothing."""
         with self._lock:
-            if self._reason is None and not self._closed:
-                self._reason = reason
-                os.eventfd_write(self._fd, 1)
+            if self._reason is not None or self._closed:
+                return
+            self._reason, self._since = reason, time.monotonic()
+            os.eventfd_write(self._fd, 1)
+        self._told()
 
     def raise_if_set(self) -> None:
         if self._reason is not None:

@@ -7,6 +7,7 @@ import secrets
 import select
 from collections.abc import Callable
 from contextlib import ExitStack
+from typing import Any, cast
 
 from celery import Celery
 
@@ -16,12 +17,14 @@ from prorl_celery.errors import (
     HandlerError,
     InternalError,
     KeeperLost,
+    LostWorker,
     StageError,
-    Stopping,
     StoreError,
     StoreUnavailable,
     TooLarge,
+    VersionSkew,
 )
+from prorl_celery.jobs.claims import Claim
 from prorl_celery.jobs.messages import Message
 from prorl_celery.jobs.models import Stage
 from tasks import eval as eval_stage
@@ -30,15 +33,20 @@ from tasks import rollout as rollout_stage
 from tasks.acts import Acts
 from tasks.beat import Held
 from tasks.clock import StageClock
+from tasks.ending import write_end
+from tasks.insistence import insist
 from tasks.process import StageProcess
 from tasks.signals import JobSignal
-from tasks.work import Work, finish_reason_of, job_error
+from tasks.work import Work
 
 log = logging.getLogger(__name__)
 
+CLAIM_SECONDS = 30.0
+"""How long a message waits for a Redis that is away; then it is lost, and the sweep publishes another."""
 KEEPER_PAUSE_SECONDS = 1.0
+UNKNOWN_STAGE_SECONDS = 60.0
 
-RUN: dict[Stage, Callable[[Work], Message | None]] = {
+RUN: dict[str, Callable[[Work], Message | None]] = {
     "init": init_stage.run,
     "rollout": rollout_stage.run,
     "eval": eval_stage.run,
@@ -49,53 +57,90 @@ def register(app: Celery, process: StageProcess) -> None:
     """Give the application the three tasks. All are known to every worker; a queue decides which arrive."""
     for stage in RUN:
 
-        def task(job_id: str, fence: int, stage: Stage = stage) -> None:
+        def task(job_id: str, fence: int, *_: Any, stage: str = stage) -> None:  # a later version may say more
             run_stage(process, stage, job_id, fence)
 
         app.task(task, name=task_name(stage), ignore_result=True, acks_late=True)
 
 
-def run_stage(process: StageProcess, stage: Stage, job_id: str, fence: int) -> None:
+def on_unknown_task(process: StageProcess, name: str, task_id: str) -> None:
+    """A message for a task that this version does not have, which Celery only logs: see what its job can do."""
+    prefix, _, stage = name.rpartition(".")
+    job_id, _, fence = task_id.rpartition("/")
+    if f"{prefix}." != task_name("") or not job_id or not fence.isdecimal():
+        log.error("message %s for the task %s is none of ours", task_id, name)
+        return
+    run_stage(process, stage, job_id, int(fence))
+
+
+def run_stage(process: StageProcess, stage: str, job_id: str, fence: int) -> None:
     """Work off one message. Whatever happens to the job is in its record when this returns.
 
-    When the store is away nothing can be recorded: then the lease lapses and the sweep tries the job again.
+    When the store is away for long nothing can be recorded: then the lease lapses and the sweep tries the job again.
     """
+    with process.warden.message():
+        try:
+            signal = JobSignal(process.warden.wake)
+        except OSError as error:
+            # Before the claim: the sweep publishes the message again, and here nothing would go better.
+            log.error("%s of %s cannot begin: %s", stage, job_id, error)
+            process.retire(f"it has no descriptors left: {error}")
+            return
+        try:
+            claim = _claim(process, stage, job_id, fence)
+            if claim is not None:  # else a copy of a message that was claimed before, or a job that has ended
+                _work_off(process, claim, signal)
+        finally:
+            signal.close()
+
+
+def _claim(process: StageProcess, stage: str, job_id: str, fence: int) -> Claim | None:
+    op = secrets.token_hex(8)
+
+    def step() -> Claim | None:
+        node = process.settings.node
+        return process.store.claim(cast(Stage, stage), job_id, fence, node=node, process=process.id, op=op)
+
     try:
-        claim = process.store.claim(
-            stage, job_id, fence, node=process.settings.node, process=process.id, op=secrets.token_hex(8)
-        )
-        if claim is None:
-            return  # a copy of a message that was claimed before, or a job that has ended
+        return insist(step, process.pause, seconds=CLAIM_SECONDS)
     except StoreUnavailable as error:
         log.warning("%s of %s could not be claimed: %s", stage, job_id, error)
-        return
-    signal = JobSignal()
-    clock = StageClock(getattr(claim.request.timeouts, stage), stage, signal, process.deadlines)
-    held = Held(claim, signal)
+        return None
+
+
+def _work_off(process: StageProcess, claim: Claim, signal: JobSignal) -> None:
+    limit = getattr(claim.request.timeouts, claim.stage, UNKNOWN_STAGE_SECONDS)
+    clock = StageClock(limit, claim.stage, signal, process.deadlines, claim.spent_s)
+    held = Held(claim, signal, clock, Acts(claim.stage))
     process.beat.hold(held)
-    if process.stopping:
-        signal.process_is_stopping()
     try:
-        with ExitStack() as ending:
-            work = Work(process, claim, clock, signal, ending, Acts(stage))
-            message = _run(work, stage)
+        with process.warden.slot(held), ExitStack() as ending:
+            work = Work(process, held, ending)
+            message = _run(work)
             work.ended = message is None
             if message is not None:
-                process.publisher.publish(message)
+                process.publish(message)
     except FenceLost:
-        log.info("%s of %s was fenced out", stage, job_id)
+        log.info("%s of %s was fenced out", claim.stage, claim.job_id)
+    except LostWorker as error:
+        # What was lost was at work for several jobs: whose fault it was the sweep judges, when the lease lapses.
+        log.error("%s of %s: %s", claim.stage, claim.job_id, error)
     except StoreUnavailable as error:
-        log.warning("%s of %s: %s", stage, job_id, error)
+        log.warning("%s of %s: %s", claim.stage, claim.job_id, error)
     finally:
         clock.stop()
         process.beat.release(held)
-        signal.close()
 
 
-def _run(work: Work, stage: Stage) -> Message | None:
+def _run(work: Work) -> Message | None:
     """Run the stage; turn its failure into what the job's record says."""
+    stage, claim, store = work.claim.stage, work.claim, work.process.store
     try:
         work.signal.raise_if_set()
+        if claim.suspect and work.process.stage != "solo":
+            return work.end(lambda: store.hand_back(claim, waited_s=0.0))  # to the queue of its kind
+        if stage not in RUN:
+            raise VersionSkew(f"this worker does not know the stage {stage!r}; it is of another version")
         return RUN[stage](work)
     except (FenceLost, StoreUnavailable):
         raise
@@ -107,23 +152,21 @@ def _run(work: Work, stage: Stage) -> Message | None:
         failure = InternalError(str(error))
     except Exception as error:
         # A bug of ours must end this job with its name on it, not this slot with the job for ever claimed.
-        log.exception("%s of %s", stage, work.job.job_id)
+        log.exception("%s of %s", stage, claim.job_id)
         failure = InternalError(f"{type(error).__name__}: {error}")
     if work.clock.remaining_seconds <= 0:
         work.clock.overran()  # a wait of the stage's own ended by the same clock, a moment before the deadline was told
     # A tool or a call that was interrupted by the signal may report its own trouble: the signal's reason is the cause.
     if work.signal.reason is not None and isinstance(work.signal.reason, StageError):
         failure = work.signal.reason
-    work.clock.stop()
+    if isinstance(failure, LostWorker):
+        raise failure
     if isinstance(failure, KeeperLost) and not work.signal.is_set:
         # The node lost its keeper, which is no fault of the job. The supervisor starts another within a second or so;
         # the pause keeps a job from going round in the meantime.
+        work.clock.stop()
         _pause(work.signal, KEEPER_PAUSE_SECONDS)
-    if isinstance(failure, Stopping | KeeperLost):
-        return work.process.store.hand_back(work.claim, **work.times())
-    return work.process.store.fail(
-        work.claim, job_error(failure, stage), finish_reason=finish_reason_of(failure), **work.times()
-    )
+    return work.end(lambda: write_end(store, work.held, failure))
 
 
 def _pause(signal: JobSignal, seconds: float) -> None:

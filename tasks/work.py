@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from typing import Any, TypedDict, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast, get_args
 
-from prorl_celery.errors import EvalError, HandlerError, StageError, StoreError
+from prorl_celery.errors import EvalError, FenceLost, HandlerError, NodeExhausted, StageError, StoreError
 from prorl_celery.handlers.base import Handler, SandboxRequest
 from prorl_celery.jobs.claims import Claim
 from prorl_celery.jobs.models import STAGES, ErrorKind, FinishReason, JobError, JobRequest, Stage
 from prorl_celery.sandbox.base import SandboxSpec
 from tasks.acts import Acts
+from tasks.beat import Held, Times
 from tasks.clock import StageClock
-from tasks.process import StageProcess
+from tasks.insistence import insist
 from tasks.signals import JobSignal
+
+if TYPE_CHECKING:
+    from tasks.process import StageProcess
 
 DAY_SECONDS = 24 * 3600.0
 TRACE_CHARACTERS = 2000
@@ -29,13 +34,6 @@ T = TypeVar("T")
 
 Handles = dict[str, dict[str, Any]]
 """Live sandboxes by name, as JSON."""
-
-
-class Times(TypedDict):
-    """Seconds worked and waited in a stage."""
-
-    worked_s: float
-    waited_s: float
 
 
 class InitOutput(TypedDict):
@@ -63,14 +61,27 @@ class Work:
     """A claim, its clock, its signal, and the process it runs in."""
 
     process: StageProcess
-    claim: Claim
-    clock: StageClock
-    signal: JobSignal
+    held: Held
     ending: ExitStack
     """What is done when the job has gone on: it must not wait for a sandbox to end."""
-    acts: Acts
     ended: bool = False
     """Whether the job ended with this claim; not when a stage follows, this one is repeated, or nobody knows."""
+
+    @property
+    def claim(self) -> Claim:
+        return self.held.claim
+
+    @property
+    def clock(self) -> StageClock:
+        return self.held.clock
+
+    @property
+    def signal(self) -> JobSignal:
+        return self.held.signal
+
+    @property
+    def acts(self) -> Acts:
+        return self.held.acts
 
     @property
     def job(self) -> JobRequest:
@@ -100,7 +111,38 @@ class Work:
 
     def times(self) -> Times:
         """The clock's reading as commit, finish and fail take it."""
-        return {"worked_s": self.clock.worked_seconds, "waited_s": self.clock.waited_seconds}
+        return self.held.times()
+
+    def write(self, step: Callable[[], T]) -> T:
+        """What a step of the store's gives that does not end the claim, such as a turn for the log; done again while
+        Redis is away.
+
+        Raises: what the step raises, what the job's signal raises meanwhile.
+        """
+
+        def pause(seconds: float) -> bool:
+            self.signal.wait(seconds)
+            return True
+
+        with self.act("waiting for Redis", waiting=True):
+            return insist(step, pause)
+
+    def end(self, step: Callable[[], T]) -> T:
+        """What a step of the store's gives that ends the claim: commit, finish, fail, hand_back. The stage is over, so
+        neither its deadline nor the wedge's grace counts any more; done again while Redis is away.
+
+        Raises: what the step raises; `FenceLost` when the claim is lost meanwhile.
+        """
+        self.clock.stop()
+        self.held.back = True
+
+        def pause(seconds: float) -> bool:
+            if isinstance(self.signal.reason, FenceLost):
+                raise self.signal.reason
+            return self.process.pause(seconds)
+
+        with self.act("waiting for Redis", waiting=True):
+            return insist(step, pause)
 
     def sandbox_spec(self, request: SandboxRequest, purpose: str) -> SandboxSpec:
         """What the keeper is asked for when the handler asks for this."""
@@ -125,29 +167,41 @@ class Work:
         )
 
 
+EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
+
+
 def asking_handler(ask: Callable[[], T], stage: Stage) -> T:
     """What the handler's code gives.
 
-    Raises: `StageError`s and `StoreError`s as they are; what else it raises as `EvalError` (stage eval) or
-    `HandlerError`, with the end of its trace.
+    Raises: `StageError`s and `StoreError`s as they are; `NodeExhausted` where the machine has no more of something;
+    what else it raises as `EvalError` (stage eval) or `HandlerError`, with the end of its trace.
     """
     try:
         return ask()
     except (StageError, StoreError):
         raise
+    except MemoryError as error:
+        raise NodeExhausted(f"the handler's {stage} ran out of memory") from error
     except BaseException as error:  # `sys.exit` and asyncio's cancellation too: they would take the slot along
-        kind = EvalError if stage == "eval" else HandlerError
+        kind: type[StageError] = EvalError if stage == "eval" else HandlerError
         trace = "".join(traceback.format_exception(error))[-TRACE_CHARACTERS:]
         said = str(error)[:TRACE_CHARACTERS]
+        if isinstance(error, OSError) and error.errno in EXHAUSTED:
+            kind = NodeExhausted
         raise kind(f"the handler's {stage} raised {type(error).__name__}: {said}\n{trace}") from error
 
 
-def call_handler(method: Callable[[C], Any], ctx: C, stage: Stage) -> Any:
+def call_handler(work: Work, method: Callable[[C], Any], ctx: C, stage: Stage) -> Any:
     """Call a handler's method for a stage; return what it returned as plain JSON.
 
     Raises: as `asking_handler`; `HandlerError` for what is not JSON.
     """
-    value = asking_handler(lambda: method(ctx), stage)
+
+    def ask() -> Any:
+        with work.act("handler"), work.held.handler.running():
+            return method(ctx)
+
+    value = asking_handler(ask, stage)
     try:
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:

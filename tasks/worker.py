@@ -6,18 +6,18 @@ import logging
 import sys
 from typing import Any
 
-from celery.signals import worker_init, worker_ready, worker_shutting_down
+from celery.signals import task_unknown, worker_init, worker_ready, worker_shutting_down
 
 from prorl_celery.handlers.registry import load_handlers
-from prorl_celery.jobs.models import Stage
+from prorl_celery.jobs.messages import Role
 from prorl_celery.node.requests import NO_SUPERVISOR, SupervisorLine
 from prorl_celery.settings import Settings
 from tasks.nursery import Nursery
 from tasks.process import StageProcess
-from tasks.stages import register
+from tasks.stages import on_unknown_task, register
 
 
-def main(stage: Stage, index: int, boot: str, settings: Settings, line: SupervisorLine = NO_SUPERVISOR) -> int:
+def main(stage: Role, index: int, boot: str, settings: Settings, line: SupervisorLine = NO_SUPERVISOR) -> int:
     """Run one worker process until it is told to stop; return its exit code. Call it while there is one thread.
 
     `line` is its line to the supervisor that started it.
@@ -34,15 +34,19 @@ def main(stage: Stage, index: int, boot: str, settings: Settings, line: Supervis
     def on_init(**_: Any) -> None:
         process.start()
 
-    def on_ready(**_: Any) -> None:
-        process.ready()
+    def on_ready(sender: Any, **_: Any) -> None:
+        process.ready(sender)
 
     def on_stopping(**_: Any) -> None:
         process.drain()
 
+    def on_unknown(name: str, id: str, **_: Any) -> None:
+        on_unknown_task(process, name, id)
+
     worker_init.connect(on_init)
     worker_ready.connect(on_ready)
     worker_shutting_down.connect(on_stopping)
+    task_unknown.connect(on_unknown)
     try:
         process.app.worker_main(_worker_arguments(process))
     except SystemExit as stopped:
@@ -58,7 +62,8 @@ def _worker_arguments(process: StageProcess) -> list[str]:
         "--pool=threads",
         f"--concurrency={process.slots}",
         f"--queues={','.join(process.queues)}",
-        f"--hostname={process.name}.{process.boot}@{process.settings.node}",
+        # Unlike the one of a process that was retired and is still at work.
+        f"--hostname={process.name}.{process.id.rpartition(' ')[2]}@{process.settings.node}",
         f"--loglevel={process.settings.log_level.upper()}",
         # Gossip and mingle cost a square of the workers in messages and give us nothing.
         "--without-gossip",

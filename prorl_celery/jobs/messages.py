@@ -6,9 +6,14 @@ A message can be claimed once: the claim raises the job's fence, so that a secon
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from prorl_celery.jobs.models import Stage
+
+Role = Stage | Literal["solo"]
+"""What a queue, or a process, is for: the jobs of a stage; or, in any stage, those that have lost their process so
+often that they run alone in one.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,7 @@ def level_of(priority: int) -> int:
     return (9 - priority) // 3 * 3
 
 
-def node_queue(stage: Stage, node: str, boot: str) -> str:
+def node_queue(stage: Role, node: str, boot: str) -> str:
     """The queue that only the workers of this node and this start of its keeper read."""
     return f"{stage}.{node}.{boot}"
 

@@ -14,12 +14,15 @@ from redis_fixtures import claim, submit
 from prorl_celery.errors import FenceLost, SandboxError, StageError
 from prorl_celery.handlers.base import Handler
 from prorl_celery.handlers.math import MathHandler
+from prorl_celery.jobs.claims import Claim
 from prorl_celery.jobs.models import JobStatus
 from prorl_celery.jobs.store import JobStore
 from prorl_celery.jobs.turns import Turn, ids_array, logprobs_array
 from prorl_celery.settings import Settings
 from prorl_celery.store.clients import script_client
+from tasks.acts import Acts
 from tasks.beat import Beat, Held
+from tasks.clock import DeadlineThread, StageClock
 from tasks.process import StageProcess
 from tasks.signals import JobSignal
 
@@ -119,12 +122,16 @@ def test_a_handler_may_run_its_agent_more_than_once(drive: Drive, process: Stage
     assert [s.response_ids for s in process.store.result("a").segments] == [[0, 1], [10, 11]]
 
 
+def held_by(got: Claim, signal: JobSignal) -> Held:
+    return Held(got, signal, StageClock(60.0, got.stage, signal, DeadlineThread()), Acts(got.stage))
+
+
 def test_an_older_claim_of_the_same_job_in_the_same_process_is_told_to_stop(redis_store: JobStore) -> None:
     got = claim(redis_store, submit(redis_store))
-    beat = Beat(redis_store, 60.0, lambda _: None)
+    beat = Beat(redis_store, 60.0, 60.0)
     old, new = JobSignal(), JobSignal()
-    beat.hold(Held(got, old))
-    beat.hold(Held(got, new))
+    beat.hold(held_by(got, old))
+    beat.hold(held_by(got, new))
     assert isinstance(old.reason, FenceLost)
     assert new.reason is None
     old.close()
@@ -137,8 +144,8 @@ def test_the_heartbeat_outlives_whatever_redis_answers(redis_settings: Settings,
     beats, busy_now = threading.Semaphore(0), threading.Event()
     store = JobStore(script_client(redis_settings), redis_settings)
     got = claim(store, submit(store))
-    beat, signal = Beat(store, 0.05, lambda _: beats.release()), JobSignal()
-    beat.hold(Held(got, signal))
+    beat, signal = Beat(store, 0.05, 60.0, also=lambda _: beats.release()), JobSignal()
+    beat.hold(held_by(got, signal))
 
     def occupy() -> None:
         busy_now.set()
