@@ -82,6 +82,15 @@ class Settings:
     silence_seconds: float = setting(
         60.0, help="A process of a node that has not beaten for so long is killed.", minimum=1.0, env="PRORL_SILENCE"
     )
+    wedge_grace_seconds: float = setting(
+        10.0,
+        help="How long a stage that was told to stop may take before its process gives its slot up.",
+        env="PRORL_WEDGE_GRACE",
+        minimum=0.2,
+    )
+    stall_seconds: float = setting(
+        300.0, help="How long a job may be at one thing before it is reported as stalled.", env="PRORL_STALL", minimum=0.5
+    )
 
     task_events: bool = setting(False, help="Workers send task events, which Flower shows.")
 
