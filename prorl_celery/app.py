@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 from celery import Celery
 from kombu.entity import Exchange, Queue
@@ -16,9 +15,12 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from prorl_celery.errors import StoreUnavailable
-from prorl_celery.jobs.messages import Message, node_queue
-from prorl_celery.jobs.models import STAGES, Stage
+from prorl_celery.jobs.messages import Message, Role, node_queue
+from prorl_celery.jobs.models import STAGES
 from prorl_celery.settings import Settings
+from prorl_celery.store.address import Address, broker_url
+from prorl_celery.store.clients import TIMEOUT_SECONDS
+from prorl_celery.store.connections import name_of
 
 EXCHANGE = Exchange("prorl", type="direct")  # type: ignore[no-untyped-call]
 
@@ -26,6 +28,9 @@ PRIORITY_STEPS = [0, 3, 6, 9]
 """Redis's four levels; 0 is served first."""
 
 DAY_SECONDS = 24 * 3600
+
+CHANNEL_CONNECTIONS = 8
+"""Most connections of one channel; a worker's one channel acknowledges over them, a publisher's uses one."""
 
 
 def task_name(stage: str) -> str:
@@ -38,26 +43,20 @@ def queue_named(name: str) -> Queue:
     return Queue(name, EXCHANGE, routing_key=name)  # type: ignore[no-untyped-call]
 
 
-def broker_url(redis_url: str) -> str:
-    """Kombu's form of a redis-py url: they differ for Unix sockets."""
-    parts = urlsplit(redis_url)
-    if parts.scheme != "unix":
-        return redis_url
-    database = parse_qs(parts.query).get("db", ["0"])[0]
-    secret = f"{parts.username or ''}:{parts.password}@" if parts.password else ""
-    return f"redis+socket://{secret}{parts.path}?virtual_host={database}"
-
-
-def make_app(settings: Settings, *, boot: str | None = None, connections: int = 16) -> Celery:
+def make_app(settings: Settings, *, boot: str | None = None, connections: int = 16, process: str = "prorl") -> Celery:
     """The application as every process configures it.
 
     All participants must agree on the transport options (on a shared broker the shortest visibility time-out wins),
-    so workers, API, upkeep and Flower all come here. `boot` adds this node's own queues.
+    so workers, API, upkeep and Flower all come here. `boot` adds this node's own queues. `connections` is the most that
+    publish at once; `process` is named in what Redis knows of them.
+
+    Raises `SettingsError` for a Redis url that is none.
     """
+    address = Address.parse(settings.redis_url)
     app = Celery("prorl", broker=broker_url(settings.redis_url), set_as_current=False)
-    queues = [queue_named(stage) for stage in STAGES]
+    queues = [queue_named(name) for name in (*STAGES, "solo")]
     if boot is not None:
-        bound: tuple[Stage, ...] = ("rollout", "eval")
+        bound: tuple[Role, ...] = ("rollout", "eval", "solo")
         queues += [queue_named(node_queue(stage, settings.node, boot)) for stage in bound]
     app.conf.update(
         task_queues=queues,
@@ -87,6 +86,9 @@ def make_app(settings: Settings, *, boot: str | None = None, connections: int = 
         worker_cancel_long_running_tasks_on_connection_loss=False,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
+        # A Redis that is full, or a replica now, refuses: the worker connects anew until it does not.
+        broker_channel_error_retry=True,
+        broker_transport=f"prorl_celery.store.broker:{'Sentinel' if address.sentinels else ''}Transport",
         broker_pool_limit=connections,
         # Control queues expire by themselves, else their keys stay for ever.
         control_queue_expires=60,
@@ -102,10 +104,14 @@ def make_app(settings: Settings, *, boot: str | None = None, connections: int = 
             "priority_steps": PRIORITY_STEPS,
             "queue_order_strategy": "priority",
             "socket_timeout": 15.0,
-            "socket_connect_timeout": 5.0,
+            "socket_connect_timeout": TIMEOUT_SECONDS,
             "socket_keepalive": True,
             "health_check_interval": 25,
-            "client_name": "prorl-broker",
+            "max_connections": CHANNEL_CONNECTIONS,
+            "client_name": name_of(settings, process, "broker"),
+            "sentinels": address.sentinels,
+            "master_name": address.service,
+            "sentinel_kwargs": address.sentinel_options or {},
         },
         enable_utc=True,
         timezone="UTC",

@@ -8,10 +8,11 @@ import json
 import pytest
 import redis
 
-from prorl_celery.app import Publisher, broker_url, make_app
+from prorl_celery.app import Publisher, make_app
 from prorl_celery.errors import StoreUnavailable
 from prorl_celery.jobs.messages import Message, broker_list, node_queue
 from prorl_celery.settings import Settings
+from prorl_celery.store.address import broker_url
 
 
 def test_a_message_holds_an_id_and_a_fence_and_stays_under_two_kib(
@@ -59,7 +60,9 @@ def test_a_broker_that_is_away_is_a_typed_error_and_not_a_hang() -> None:
         ("redis://host:1/0", "redis://host:1/0"),
         ("unix:///run/r.sock?db=2", "redis+socket:///run/r.sock?virtual_host=2"),
         ("unix://:secret@/run/r.sock", "redis+socket://:secret@/run/r.sock?virtual_host=0"),
+        ("sentinel://a/main", "sentinel://a:26379/0"),
+        ("sentinel://:p%2Fw@a:1,[::1]:2/main/3", "sentinel://:p%2Fw@a:1/3"),
     ],
 )
-def test_a_unix_socket_is_named_as_kombu_wants_it(ours: str, kombus: str) -> None:
+def test_sockets_and_sentinels_are_named_as_kombu_wants_it(ours: str, kombus: str) -> None:
     assert broker_url(ours) == kombus

@@ -6,13 +6,27 @@ A blocking call holds its connection for as long as it waits, so those have a po
 
 from __future__ import annotations
 
+import re
+
 import redis
 from redis.backoff import ExponentialBackoff
-from redis.exceptions import ConnectionError, OutOfMemoryError, ReadOnlyError, ResponseError, TimeoutError
+from redis.exceptions import (
+    ClusterDownError,
+    ConnectionError,
+    MasterDownError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+    TimeoutError,
+    TryAgainError,
+)
 from redis.retry import Retry
 
 from prorl_celery.errors import StoreUnavailable
 from prorl_celery.settings import Settings
+from prorl_celery.store.address import Address
+from prorl_celery.store.connections import make_pool, name_of
 
 SCRIPT_CONNECTIONS = 32
 """Connections of one process for scripts; a thread waits for a free one."""
@@ -21,7 +35,7 @@ BLOCKING_CONNECTIONS = 64
 """Connections of one process for calls that block."""
 
 TIMEOUT_SECONDS = 5.0
-"""For connecting, for one reply and for a free connection alike."""
+"""For connecting and for one reply."""
 
 BLOCK_SECONDS = 60.0
 """Longest a blocking call may wait at the server."""
@@ -29,24 +43,37 @@ BLOCK_SECONDS = 60.0
 RETRIES = 2
 """Further tries after a lost connection or a late reply, 50 ms and 100 ms later."""
 
+FREE_SECONDS = TIMEOUT_SECONDS * (RETRIES + 1)
+"""For a free connection: as long as those who have them may take while Redis does not answer."""
 
-def script_client(settings: Settings) -> redis.Redis:
-    """The client for scripts and reads: bytes in and out, made once per process and shared by its threads."""
+
+def script_client(settings: Settings, *, process: str = "prorl", connections: int = SCRIPT_CONNECTIONS) -> redis.Redis:
+    """The client for scripts and reads: bytes in and out, made once per process and shared by its threads.
+
+    Raises `SettingsError` for a url that is none.
+    """
+    name = name_of(settings, process, "scripts")
+    retry = Retry(ExponentialBackoff(cap=0.5, base=0.05), RETRIES)
+    return _client(settings, name, connections, TIMEOUT_SECONDS, retry)
+
+
+def blocking_client(settings: Settings, *, process: str = "prorl") -> redis.Redis:
+    """The client for XREAD BLOCK and subscriptions: bytes in and out, no retries, waits up to `BLOCK_SECONDS`.
+
+    Raises `SettingsError` for a url that is none.
+    """
+    name = name_of(settings, process, "blocking")
     return _client(
-        settings, SCRIPT_CONNECTIONS, TIMEOUT_SECONDS, Retry(ExponentialBackoff(cap=0.5, base=0.05), RETRIES)
+        settings, name, BLOCKING_CONNECTIONS, BLOCK_SECONDS + TIMEOUT_SECONDS, Retry(ExponentialBackoff(), 0)
     )
 
 
-def blocking_client(settings: Settings) -> redis.Redis:
-    """The client for XREAD BLOCK and subscriptions: bytes in and out, no retries, waits up to `BLOCK_SECONDS`."""
-    return _client(settings, BLOCKING_CONNECTIONS, BLOCK_SECONDS + TIMEOUT_SECONDS, Retry(ExponentialBackoff(), 0))
-
-
-def _client(settings: Settings, connections: int, timeout: float, retry: Retry) -> redis.Redis:
-    pool = redis.BlockingConnectionPool.from_url(
-        settings.redis_url,
-        max_connections=connections,
-        timeout=TIMEOUT_SECONDS,
+def _client(settings: Settings, name: str, connections: int, timeout: float, retry: Retry) -> redis.Redis:
+    pool = make_pool(
+        Address.parse(settings.redis_url),
+        connections=connections,
+        wait_seconds=FREE_SECONDS,
+        client_name=name,
         socket_timeout=timeout,
         socket_connect_timeout=TIMEOUT_SECONDS,
         retry=retry,
@@ -55,9 +82,23 @@ def _client(settings: Settings, connections: int, timeout: float, retry: Retry) 
     return redis.Redis(connection_pool=pool)
 
 
-PASSING = ("MISCONF", "BUSY", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOPERM")
-"""How a refusal begins that tells of the server's state and not of the command: its disk is full, a script is busy,
-its replicas are gone, its users were changed."""
+PASSING_ERRORS = (NoPermissionError, MasterDownError, ClusterDownError, TryAgainError)
+PASSING = re.compile(r"(^|-)(MISCONF|BUSY|NOREPLICAS|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|NOPERM|LOADING|READONLY|OOM)\b")
+"""Refusals that tell of the server's state and not of the command: its disk is full, a script is busy, its replicas are
+gone, its users were changed, another is the master now. A server before 7.0 wraps those of a script's own commands.
+"""
+
+
+def is_passing(error: ResponseError) -> bool:
+    """Whether Redis refused for reasons of its own, so that it may take the same command later."""
+    if isinstance(error, PASSING_ERRORS):
+        return True
+    said = str(error)
+    if "caused error: " in said:  # a pipeline's begins with the command it was about
+        said = said.rpartition(" caused error: ")[2]
+    elif said.startswith(("Error running script", "Error compiling")):
+        said = said.rpartition("user_script")[2]
+    return PASSING.match(said.lstrip(":0123456789 ")) is not None
 
 
 class reaching_redis:
@@ -75,6 +116,5 @@ class reaching_redis:
             raise StoreUnavailable(f"Redis did not answer: {error}") from error
         if isinstance(error, (OutOfMemoryError, ReadOnlyError)):
             raise StoreUnavailable(f"Redis takes no writes: {error}") from error
-        # A pipeline's error begins with the command it was about.
-        if isinstance(error, ResponseError) and str(error).rpartition(" caused error: ")[2].startswith(PASSING):
+        if isinstance(error, ResponseError) and is_passing(error):
             raise StoreUnavailable(f"Redis refuses: {error}") from error

@@ -1,0 +1,67 @@
+"""Kombu's Redis transport, with pools like those of our own clients.
+
+Kombu's own pools raise when all their connections are out, so that a burst of acknowledgements would lose some; and its
+connections try ten times with pauses of up to 10 s, so that a publish would hang for a minute. Ours wait for a free
+connection, try as often as our clients, follow Sentinel as they do, and are counted with theirs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis
+from kombu.transport import redis as kombus
+from redis.backoff import ExponentialBackoff
+from redis.retry import Retry
+
+from prorl_celery.store.address import Address
+from prorl_celery.store.clients import FREE_SECONDS, RETRIES
+from prorl_celery.store.connections import MasterPool, counted, make_sentinel
+
+
+class Channel(kombus.Channel):
+    """Kombu's channel, with pools that wait."""
+
+    def _get_pool(self, asynchronous: bool = False) -> redis.ConnectionPool:
+        options = self._options(asynchronous)
+        options["connection_class"] = counted(options["connection_class"])
+        return redis.BlockingConnectionPool(**options)  # type: ignore[no-untyped-call]
+
+    def _options(self, asynchronous: bool) -> dict[str, Any]:
+        options: dict[str, Any] = self._connparams(asynchronous)  # type: ignore[no-untyped-call]
+        self.keyprefix_fanout = self.keyprefix_fanout.format(db=options["db"])
+        retry = Retry(ExponentialBackoff(cap=0.5, base=0.05), RETRIES)
+        return {**options, "timeout": FREE_SECONDS, "retry": retry}
+
+
+class SentinelChannel(Channel, kombus.SentinelChannel):
+    """Kombu's channel for Sentinel, with pools that wait and follow the master."""
+
+    from_transport_options = (*kombus.SentinelChannel.from_transport_options, "sentinels")  # type: ignore[assignment]
+
+    master_name: str
+    sentinel_kwargs: dict[str, Any]
+    sentinels: tuple[tuple[str, int], ...]
+
+    def _get_pool(self, asynchronous: bool = False) -> redis.ConnectionPool:
+        options = self._options(asynchronous)
+        del options["host"], options["port"]
+        sentinel = make_sentinel(Address({}, self.sentinels, self.master_name, self.sentinel_kwargs))
+        # Kombu closes the connections to the Sentinels with the channel.
+        if asynchronous:
+            self._async_sentinel_manager = sentinel
+        else:
+            self._sentinel_manager = sentinel
+        return MasterPool(sentinel, self.master_name, **options)
+
+
+class Transport(kombus.Transport):
+    """For redis://, rediss:// and redis+socket:// urls."""
+
+    Channel = Channel
+
+
+class SentinelTransport(kombus.SentinelTransport):
+    """For sentinel:// urls; transport options: `sentinels`, `master_name`, `sentinel_kwargs`."""
+
+    Channel = SentinelChannel
