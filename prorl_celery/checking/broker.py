@@ -7,10 +7,10 @@ that is missing is published again by the sweep; it is a finding when the sweep 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from prorl_celery.checking.finding import Finding, pages, shown
+from prorl_celery.checking.finding import Finding, shown
 from prorl_celery.jobs.messages import Message, broker_list, parse_queue
 from prorl_celery.jobs.reading import LEVELS
 from prorl_celery.jobs.upkeep import BROKER_BINDINGS, BROKER_SEPARATOR
@@ -33,8 +33,9 @@ class Broker:
     name = "broker"
     settle_seconds = 0.0
 
-    def __init__(self, client: Any, settings: Settings, keys: Keys, known: set[str]) -> None:
+    def __init__(self, client: Any, run: Callable[..., Any], settings: Settings, keys: Keys, known: set[str]) -> None:
         self._client = client
+        self._run = run
         self._keys = keys
         self._known = known
         # The rule needs two snapshots of a lane, each so far apart, and a sweep to see them.
@@ -42,9 +43,9 @@ class Broker:
 
     def look(self) -> Iterator[Finding]:
         """All of it."""
-        nodes, now = self._living()
+        nodes = self._living()
         if nodes:
-            yield from self._lost(now)
+            yield from self._lost()
         yield from self._unread(nodes)
 
     def again(self, findings: Sequence[Finding]) -> Iterable[Finding]:
@@ -71,38 +72,29 @@ class Broker:
                     )
         return messages
 
-    def _living(self) -> tuple[set[str], int]:
-        """The nodes that live, "<node> <boot>", and the server's time in ms."""
+    def _living(self) -> set[str]:
+        """The nodes that live, "<node> <boot>"."""
         with reaching_redis():
             seconds, microseconds = self._client.time()
             now = int(seconds) * 1000 + int(microseconds) // 1000
             nodes = self._client.zrange(self._keys("nodes", "seen"), f"({now}", "+inf", byscore=True)
-        return {node.decode() for node in nodes}, now
+        return {node.decode() for node in nodes}
 
-    def _lost(self, now: int) -> Iterator[Finding]:
-        waiting: dict[str, tuple[str, int]] = {}
-        for name in sorted(self._known):
-            if name.startswith("queued:"):
-                _, digit, lane = name.split(":", 2)
-                waiting.update(dict.fromkeys(self._waiting(name), (lane, int(digit))))
+    def _lost(self) -> Iterator[Finding]:
+        waiting = {job: lane for lane in self._lanes() for job in self._waiting(lane)}
         if not waiting:
             return
         there = set(self._handed_out())
-        for queue, level in sorted(set(waiting.values())):
-            there |= set(self._listed(broker_list(queue, level)))
-        for page in pages(sorted(waiting), PAGE):
-            with reaching_redis():
-                pipe = self._client.pipeline(transaction=False)
-                for job in page:
-                    pipe.hmget(self._keys("job", job), "state", "queue", "fence", "published")
-                records = pipe.execute()
-            for job, (state, queue, fence, published) in zip(page, records, strict=True):
-                if state != b"queued" or not queue or not fence or not published:
-                    continue
-                old = int(published) < now - self._patience_ms
-                if old and queue.decode() == waiting[job][0] and (job.encode(), fence) not in there:
-                    text = f"waits in {queue.decode()} since {published.decode()}, and the broker has no message of it"
-                    yield Finding("message-lost", job, text, fence.decode())
+        for lane in sorted(set(waiting.values())):
+            level, queue = lane.split(":", 1)
+            there |= set(self._listed(broker_list(queue, int(level))))
+        for (job, fence), lane in sorted(waiting.items()):
+            if (job, fence) not in there:
+                text = f"waits in {lane.split(':', 1)[1]}, and the broker has no message of it"
+                yield Finding("message-lost", shown(job), text, fence)
+
+    def _lanes(self) -> list[str]:
+        return [name.removeprefix("queued:") for name in sorted(self._known) if name.startswith("queued:")]
 
     def _unread(self, nodes: set[str]) -> Iterator[Finding]:
         with reaching_redis():
@@ -120,16 +112,17 @@ class Broker:
                     if self._client.exists(name):
                         yield Finding("stray-list", shown(name), "its node is gone", place=(name,))
 
-    def _waiting(self, name: str) -> Iterator[str]:
-        cursor = 0
+    def _waiting(self, lane: str) -> Iterator[tuple[str, str]]:
+        """The jobs of a lane that have waited for long, and their fences."""
+        cursor = b"0"
         while True:
-            with reaching_redis():
-                cursor, page = self._client.zscan(self._keys(name), cursor, count=PAGE)
-            yield from (job.decode(errors="surrogateescape") for job, _ in page)
-            if cursor == 0:
+            cursor, flat = self._run("check_waiting", "look", lane, cursor, PAGE, self._patience_ms)
+            words = flat.decode(errors="surrogateescape").split()
+            yield from zip(words[::2], words[1::2], strict=True)
+            if cursor == b"0":
                 return
 
-    def _listed(self, name: str) -> Iterator[tuple[bytes, bytes]]:
+    def _listed(self, name: str) -> Iterator[tuple[str, str]]:
         """The jobs and fences of the messages of a list. From the end that grows: what leaves at the other end while
         this reads moves nothing past it.
         """
@@ -138,17 +131,21 @@ class Broker:
             with reaching_redis():
                 page = self._client.lrange(name, at, at + PAGE - 1)
             for message in page:
-                yield from _TASK_ID.findall(message)
+                yield from _jobs_of(message)
             if len(page) < PAGE:
                 return
             at += PAGE
 
-    def _handed_out(self) -> Iterator[tuple[bytes, bytes]]:
+    def _handed_out(self) -> Iterator[tuple[str, str]]:
         cursor = 0
         while True:
             with reaching_redis():
                 cursor, page = self._client.hscan(UNACKED, cursor, count=PAGE)
             for message in page.values():
-                yield from _TASK_ID.findall(message)
+                yield from _jobs_of(message)
             if cursor == 0:
                 return
+
+
+def _jobs_of(message: bytes) -> list[tuple[str, str]]:
+    return [(job.decode(), fence.decode()) for job, fence in _TASK_ID.findall(message)]

@@ -60,7 +60,7 @@ class Checker:
             Jobs(run, self._keyspace.jobs),
             Members(run, settings, others),
             Fleet(client, run, keys, others),
-            Broker(client, settings, keys, others),
+            Broker(client, run, settings, keys, others),
             Told(run),
         ]
         if keeper is not None:

@@ -9,7 +9,7 @@ from prorl_celery.checking.finding import Finding, findings_of, pages
 from prorl_celery.jobs.messages import Message
 from prorl_celery.jobs.replies import message_of
 
-PAGE = 200
+PAGE = 100
 """Jobs of one script: a few milliseconds of Redis's time."""
 
 

@@ -1,4 +1,4 @@
-"""The results stream: each of its entries is the one that its job names. Whether a job has one, the look at jobs tells."""
+"""The results stream: each of its entries is the one that its job names. Whether a job has one, `jobs` tells."""
 
 from __future__ import annotations
 

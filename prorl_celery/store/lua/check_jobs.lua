@@ -12,11 +12,7 @@ local STAGES = {init = true, rollout = true, eval = true}
 local LEVELS = {['0'] = true, ['3'] = true, ['6'] = true, ['9'] = true}
 local NUMBERS = {'fence', 'attempt', 'max', 'prio', 'seq', 'since', 'rf', 'log'}
 local PARTS = {data = 'hash', turns = 'list', events = 'list'}
-
-local function is_type(name, wanted)
-  local has = call('TYPE', name).ok
-  return has == wanted or has == 'none', has
-end
+local ALL = {'job', 'data', 'turns', 'events'}
 
 -- Take a job from whoever has it, as the sweep does.
 local function take(job)
@@ -65,33 +61,18 @@ local function rebuild(id)
   end_as_lost(load(id), 'its record was damaged')
 end
 
-local function broken(id, job)
-  local kept = call('HMGET', key('job', id), 'hash', 'created', 'finished', 'reason')
-  if not job then return 'has no fence' end
-  if not kept[1] then return 'has no fingerprint' end
-  if not tonumber(kept[2]) then return 'has no time of creation' end
+local function broken(job, kept)
+  if not kept.hash then return 'has no fingerprint' end
+  if not tonumber(kept.created) then return 'has no time of creation' end
   for _, field in ipairs(NUMBERS) do
     if not tonumber(job[field]) then return 'its ' .. field .. ' is no number' end
   end
   if not STAGES[job.stage] then return 'its stage is none' end
   if not LEVELS[job.level] then return 'its level is none' end
   if ENDED[job.state] then
-    return not (tonumber(kept[3]) and kept[4]) and 'does not say when or how it ended' or nil
+    return not (tonumber(kept.finished) and kept.reason) and 'does not say when or how it ended' or nil
   end
   return not LIVE[job.state] and 'its state is none' or nil
-end
-
-local function check_tombstone(id)
-  if call('PTTL', key('job', id)) < 0 then
-    found('no-expiry', id, 'what is left of it would stay for ever', '', function()
-      call('PEXPIRE', key('job', id), ID_TTL)
-    end)
-  end
-  for part in pairs(PARTS) do
-    if call('EXISTS', key(part, id)) == 1 then
-      found('orphan', key(part, id), 'belongs to a job that was purged', '', function() call('DEL', key(part, id)) end)
-    end
-  end
 end
 
 local function check_queued(job, note)
@@ -186,7 +167,7 @@ local function check_live(job, note)
       end)
     end
   end
-  for _, part in ipairs({'job', 'data', 'turns', 'events'}) do
+  for _, part in ipairs(ALL) do
     if call('PTTL', key(part, job.id)) >= 0 then
       note('expires-early', 'has not ended, and ' .. part .. ' of it expires', function(job)
         call('PERSIST', key(part, job.id))
@@ -205,8 +186,7 @@ local function place_in_stream(entry)
 end
 
 -- The results stream has the job's entry, unless it was cut off the stream's old end.
-local function check_told(job, note)
-  local entry = call('HGET', job.key, 'entry') or ''
+local function check_told(job, note, entry)
   local cut = call('GET', key('results', 'trimmed')) or '0-0'
   local stream = key('results')
   if string.match(entry, '^%d+-%d+$') then
@@ -222,8 +202,8 @@ local function check_told(job, note)
   end)
 end
 
-local function check_ended(job, note)
-  local finished = tonumber(call('HGET', job.key, 'finished'))
+local function check_ended(job, note, kept)
+  local finished = tonumber(kept.finished)
   local expires = tonumber(call('ZSCORE', key('expiry'), job.id))
   if not expires then
     note('not-expiring', 'has ended, and its result would stay for ever', function(job)
@@ -235,9 +215,9 @@ local function check_ended(job, note)
         call('ZADD', key('expiry'), NOW, job.id)
       end)
     end
-    check_told(job, note)
+    check_told(job, note, kept.entry or '')
   end
-  for _, part in ipairs({'job', 'data', 'turns', 'events'}) do
+  for _, part in ipairs(ALL) do
     if call('PTTL', key(part, job.id)) == -1 then
       note('no-expiry', 'has ended, and ' .. part .. ' of it would stay for ever', function(job)
         call('PEXPIRE', key(part, job.id), part == 'job' and ID_TTL or RESULT_TTL)
@@ -249,7 +229,7 @@ local function check_ended(job, note)
     note('still-placed', 'has ended and is still on node ' .. job.on, function(job) place(job, '') end)
   end
   if job.state == 'failed' and tonumber(job.attempt) >= tonumber(job.max) and not call('ZSCORE', key('dead'), job.id)
-    and string.find(call('HGET', job.key, 'error') or '', '"retryable":true', 1, true) then
+    and string.find(kept.error or '', '"retryable":true', 1, true) then
     note('not-dead', 'has used its attempts up, and is not among the dead letters', function(job)
       call('ZADD', key('dead'), int(finished), job.id)
     end)
@@ -259,25 +239,30 @@ local function check_ended(job, note)
   end
 end
 
+local function orphans(id, why)
+  for part in pairs(PARTS) do
+    local name = key(part, id)
+    if call('EXISTS', name) == 1 then found('orphan', name, why, '', function() call('DEL', name) end) end
+  end
+end
+
+local function check_tombstone(id)
+  if call('PTTL', key('job', id)) < 0 then
+    found('no-expiry', id, 'what is left of it would stay for ever', '', function()
+      call('PEXPIRE', key('job', id), ID_TTL)
+    end)
+  end
+  orphans(id, 'belongs to a job that was purged')
+end
+
 local function check(id)
-  for _, part in ipairs({'job', 'data', 'turns', 'events'}) do
-    local right, has = is_type(key(part, id), PARTS[part] or 'hash')
-    if not right then
-      found('wrong-type', key(part, id), 'is a ' .. has, '', function() call('DEL', key(part, id)) end)
-      return
-    end
-  end
-  if call('EXISTS', key('job', id)) == 0 then
-    for part in pairs(PARTS) do
-      if call('EXISTS', key(part, id)) == 1 then
-        found('orphan', key(part, id), 'belongs to no job', '', function() call('DEL', key(part, id)) end)
-      end
-    end
-    return
-  end
-  if call('HGET', key('job', id), 'gone') == '1' then return check_tombstone(id) end
   local job = load(id)
-  local why = broken(id, job)
+  local values = call('HMGET', key('job', id), 'hash', 'created', 'finished', 'reason', 'error', 'entry', 'gone')
+  local kept = {hash = values[1], created = values[2], finished = values[3], reason = values[4], error = values[5],
+    entry = values[6]}
+  if values[7] == '1' then return check_tombstone(id) end
+  if not job and call('EXISTS', key('job', id)) == 0 then return orphans(id, 'belongs to no job') end
+  local why = job and broken(job, kept) or not job and 'has no fence'
   if why then
     found('broken-record', id, why, '', function() rebuild(id) end)
     return
@@ -299,11 +284,28 @@ local function check(id)
       call('ZADD', key('batch', job.batch), job.seq, id)
     end)
   end
-  if LIVE[job.state] then check_live(job, note) else check_ended(job, note) end
+  if LIVE[job.state] then check_live(job, note) else check_ended(job, note, kept) end
+end
+
+-- A key of another type stops the look at its job; that it is one is all that can be said.
+local function wrong_types(id)
+  for _, part in ipairs(ALL) do
+    local name = key(part, id)
+    local has = call('TYPE', name).ok
+    if has ~= 'none' and has ~= (PARTS[part] or 'hash') then
+      found('wrong-type', name, 'is a ' .. has, '', function() call('DEL', name) end)
+    end
+  end
 end
 
 for i = 2, #ARGV - 4 do
   about = arg(i)
-  check(about)
+  local before = #findings
+  local went, why = pcall(check, about)
+  if not went then
+    for j = #findings, before + 1, -1 do findings[j] = nil end
+    wrong_types(about)
+    if #findings == before then error(why) end
+  end
 end
 return {findings, messages}

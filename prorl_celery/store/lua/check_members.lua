@@ -16,6 +16,18 @@ local first, rest = string.match(name, '^([^:]+):?(.*)$')
 local swept = call('ZCOUNT', key('nodes', 'seen'), '(' .. NOW, '+inf') > 0
 local scans = {zset = 'ZSCAN', set = 'SSCAN', hash = 'HSCAN'}
 
+local GLANCE = {'state', 'stage', 'fence', 'level', 'queue', 'on', 'backend', 'held', 'cancel', 'batch', 'stall'}
+
+-- What of a job's record is asked for here, or nil: less than `load` reads, since there are many.
+local function glance(id)
+  local values = call('HMGET', key('job', id), unpack(GLANCE))
+  if not values[3] then return nil end
+  local job = {id = id}
+  for i, field in ipairs(GLANCE) do job[field] = values[i] end
+  job.fence = tonumber(job.fence)
+  return job
+end
+
 local function mark_of(job) return job and int(job.fence) or '' end
 
 local function strike(member) return function() call('ZREM', own, member) end end
@@ -35,19 +47,19 @@ local function live(job) return job and (job.state == 'queued' or job.state == '
 local RULES = {}
 
 function RULES.index(id)
-  local job = load(id)
+  local job = glance(id)
   stray(id, job, job and index(job) == own, 'stray-index', 'is listed in ' .. name .. ' and is not that')
 end
 
 function RULES.queued(id)
-  local job = load(id)
+  local job = glance(id)
   local ok = job and job.state == 'queued' and job.queue and key('queued', job.level, job.queue) == own
   stray(id, job, ok, 'stray-queued', 'is said to wait in ' .. rest .. ' and does not')
 end
 
 function RULES.leases(member, score)
   local fence, id = string.match(member, '^(%d+)|(.*)$')
-  local job = id and load(id)
+  local job = id and glance(id)
   local ok = job and holds(job, fence)
   stray(member, job, ok, 'stray-lease', 'is a lease of what does not run')
   -- 0: lapsed because its process is known to be dead, a moment ago.
@@ -55,14 +67,14 @@ function RULES.leases(member, score)
 end
 
 function RULES.cancels(id, score)
-  local job = load(id)
+  local job = glance(id)
   local ok = job and job.state == 'running' and job.cancel
   stray(id, job, ok, 'stray-cancel', 'is to be cancelled, and is not running or was not asked to stop')
   if ok then overdue(id, score, 'overdue-cancel', 'was cancelled, and neither its worker nor a sweep obeyed') end
 end
 
 function RULES.on(id)
-  local job = load(id)
+  local job = glance(id)
   if live(job) and job.on == rest then return end
   found('stray-placed', id, 'is said to be on node ' .. rest .. ' and is not', mark_of(job), function()
     call('SREM', own, id)
@@ -70,25 +82,25 @@ function RULES.on(id)
 end
 
 function RULES.batch(id)
-  local job = load(id)
+  local job = glance(id)
   stray(id, job, job and job.batch == rest, 'stray-batch', 'is listed in batch ' .. rest .. ' and is not of it')
 end
 
 function RULES.expiry(id, score)
-  local job = load(id)
+  local job = glance(id)
   local ok = job and not live(job)
   stray(id, job, ok, 'stray-expiry', 'is to expire, and has not ended')
   if ok then overdue(id, score, 'overdue-expiry', 'should have been purged long ago') end
 end
 
 function RULES.dead(id)
-  local job = load(id)
+  local job = glance(id)
   stray(id, job, job and job.state == 'failed', 'stray-dead', 'is a dead letter, and has not failed')
 end
 
 function RULES.stalled(id)
-  local job = load(id)
-  local ok = job and job.state == 'running' and call('HEXISTS', job.key, 'stall') == 1
+  local job = glance(id)
+  local ok = job and job.state == 'running' and job.stall
   stray(id, job, ok, 'stray-stall', 'is said to stall, and does not')
 end
 
@@ -105,7 +117,7 @@ function RULES.assigned(id)
     end)
     return
   end
-  local job = load(id)
+  local job = glance(id)
   if job and job.state == 'running' and job.held == '1' and job.backend == rest then return end
   found('stray-assigned', id, 'is counted at ' .. rest .. ' and does not use it', mark_of(job), function()
     call('SREM', own, id)
