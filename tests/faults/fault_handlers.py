@@ -65,6 +65,19 @@ def _id_of_claim(store: Any, claim: Any, *_: Any, **__: Any) -> str:
     return str(claim.job_id)
 
 
+def _shift_clock(file: Path) -> None:
+    """Let this process's wall clock be off by as many seconds as the file says, from one moment to the next."""
+    real = time.time
+
+    def shifted() -> float:
+        return real() + float(file.read_text() or 0)
+
+    time.time = shifted
+
+
+if "FAULT_CLOCK" in os.environ:
+    _shift_clock(Path(os.environ["FAULT_CLOCK"]))
+
 if "FAULT_MARKS" in os.environ:
     _dies_at("claim", JobStore, "claim", lambda store, stage, job_id, *_, **__: str(job_id), after=False)
     _dies_at("publish", Publisher, "publish", lambda publisher, message: str(message.job_id), after=False)
@@ -100,6 +113,8 @@ class HurtHandler(Handler):
                 raise RuntimeError("on demand")
             case "block":  # in code that knows nothing of any signal
                 time.sleep(what["seconds"])
+            case "wait":
+                ctx.cancel.wait(what["seconds"])
             case "spin":
                 end = time.monotonic() + what["seconds"]
                 while time.monotonic() < end:

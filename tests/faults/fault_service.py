@@ -37,8 +37,9 @@ QUICK = {
     "PRORL_WEDGE_GRACE": "1.5",
     "PRORL_STALL": "1.5",
     "PRORL_SPARE_SANDBOXES": "2",
+    "PRORL_SANDBOX_MEMORY": str(256 << 20),
 }
-"""Times that let a fault be over within seconds."""
+"""Times and sizes that let a fault be over within seconds."""
 
 HANDLERS = ",".join(
     [
