@@ -10,6 +10,7 @@
      |   |- NotFailed                the job has not failed, so it cannot be retried
      |   |- ResultExpired            the job ended, its result is past its time to live
      |   |- QueueFull                PRORL_MAX_QUEUED jobs wait already
+     |   |   '- StoreFull            Redis's memory is nearly full
      |   |- TooLarge                 a blob is over its size limit
      |   '- FenceLost                a later claim owns the job; the writer must stop and clean up
      |- ApiError                     the service refused a client's call; carries its problem document
@@ -29,6 +30,7 @@
          |   |- SandboxRefused       it asks for what no sandbox of that kind, or none on this node, may be
          |   |- BadImage             the image to start from is missing, out of reach, incomplete or another machine's
          |   |- NoKernel             no IPython kernel starts in the sandbox
+         |   |- CannotGoOn           what another process began of a rollout cannot be gone on with: it starts over
          |   '- KeeperLost           the node's keeper is gone, and its sandboxes with it
          |- ToolError                tool: a tool broke (not: a command that failed, which is an observation)
          |- BackendError             backend: an inference backend failed, answered nonsense, or none came in time
@@ -97,6 +99,10 @@ class ResultExpired(StoreError):
 
 class QueueFull(StoreError):
     """As many jobs as allowed wait for init already."""
+
+
+class StoreFull(QueueFull):
+    """Redis's memory is nearly full: what is left is for the jobs that were accepted."""
 
 
 class TooLarge(StoreError):
@@ -218,6 +224,12 @@ class BadImage(SandboxError):
 
 class NoKernel(SandboxError):
     """No IPython kernel starts in the sandbox; the message says why, and what helps."""
+
+
+class CannotGoOn(SandboxError):
+    """A rollout was begun by another process, and its sandbox cannot be taken over, or its handler does not do again
+    what the turn log says it did. The attempt starts over, for a few times uncharged.
+    """
 
 
 class KeeperLost(SandboxError):

@@ -124,6 +124,8 @@ def problem_of(error: errors.ProrlError) -> Problem | None:
             return Problem(409, "job-not-finished", str(error), extra=extra)
         case errors.ResultExpired():
             return Problem(410, "result-expired", str(error), extra=extra)
+        case errors.StoreFull():
+            return Problem(429, "store-full", str(error), retry_after=5)
         case errors.QueueFull():
             return Problem(429, "queue-full", str(error), retry_after=5)
         case errors.TooLarge():

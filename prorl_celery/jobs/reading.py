@@ -19,6 +19,7 @@ from prorl_celery.jobs.record import decode, status_of
 from prorl_celery.settings import Settings
 from prorl_celery.store.clients import blocking_client, reaching_redis
 from prorl_celery.store.keys import Keys
+from prorl_celery.store.room import Room
 from prorl_celery.store.scripts import Scripts
 
 ENDED: tuple[State, ...] = ("completed", "failed", "cancelled", "timed_out")
@@ -36,6 +37,7 @@ class JobReader:
         self._client: Any = client
         self._settings = settings
         self._run = Scripts(client, settings).run
+        self._room = Room(client)
         self._blocking: Any = blocking or blocking_client(settings)
 
     def status(self, job_id: str) -> JobStatus:

@@ -17,13 +17,14 @@ import secrets
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from prorl_celery.errors import JobConflict, JobNotFound, NotFailed, QueueFull, ResultExpired
+from prorl_celery.errors import JobConflict, JobNotFound, NotFailed, QueueFull, ResultExpired, StoreFull
 from prorl_celery.jobs.claims import JSON, Beat, CancelOutcome, Claim, Created
 from prorl_celery.jobs.messages import Message, level_of
 from prorl_celery.jobs.models import TERMINAL, FinishReason, JobError, JobRequest, Stage, State
 from prorl_celery.jobs.replies import fenced, message_of, message_or_fenced, milliseconds
 from prorl_celery.jobs.upkeep import Upkeep
 from prorl_celery.store.blobs import pack_json, seal, unpack_json, unseal
+from prorl_celery.store.clients import reaching_redis
 
 FREE_RESTARTS = 3
 """How often in all a job may lose what its rollout began, and find no way back to it, before that is charged."""
@@ -37,7 +38,7 @@ class JobStore(Upkeep):
     ) -> list[Created]:
         """Accept jobs, all or none. A job accepted before with the same body is accepted again, and not `fresh`.
 
-        Raises: `JobConflict` (the id is taken by another body), `QueueFull`, `TooLarge`.
+        Raises: `JobConflict` (the id is taken by another body), `QueueFull`, `StoreFull`, `TooLarge`.
         """
         if not jobs:
             return []
@@ -54,13 +55,16 @@ class JobStore(Upkeep):
                 job.instance.instance_id or "",
                 seal(body, limit_bytes=self._limit, what="the request", job_id=job.job_id),
             )
+        with reaching_redis():
+            lacks = self._room.lacks(sum(len(part) for part in arguments if isinstance(part, bytes)))
+        most = self._settings.max_queued if lacks is None else 0  # those accepted before are accepted again
         op = secrets.token_hex(6)
-        word, answer, *_ = self._run(
-            "create", op, self._settings.max_queued, batch_id or "", group_id or "", *arguments
-        )
+        word, answer, *_ = self._run("create", op, most, batch_id or "", group_id or "", *arguments)
         if word == b"conflict":
             job_id = answer.decode()
             raise JobConflict(f"{job_id} was accepted before with another body", job_id=job_id)
+        if word == b"full" and lacks is not None:
+            raise StoreFull(lacks)
         if word == b"full":
             raise QueueFull(
                 f"{answer} jobs wait already and {len(jobs)} more would pass the limit of {self._settings.max_queued}"

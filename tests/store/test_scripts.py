@@ -53,11 +53,13 @@ def test_redis_away_is_store_unavailable(tmp_path: Path) -> None:
         JobStore(client, settings).counts()
 
 
-def test_a_full_redis_is_store_unavailable_and_writes_nothing(redis_store: JobStore, redis_client: redis.Redis) -> None:
+def test_a_full_redis_is_store_unavailable_and_writes_nothing(
+    redis_client: redis.Redis, redis_settings: Settings
+) -> None:
     redis_client.config_set("maxmemory", "1")
     try:
         with pytest.raises(StoreUnavailable, match="takes no writes"):
-            submit(redis_store)
+            Scripts(redis_client, redis_settings).run("create", "op", 10, "", "", "a", "f", 5, 3, 1, "", "", b"spec")
     finally:
         redis_client.config_set("maxmemory", "0")
     assert redis_client.dbsize() == 0
@@ -66,6 +68,10 @@ def test_a_full_redis_is_store_unavailable_and_writes_nothing(redis_store: JobSt
 @pytest.mark.parametrize(
     "answer",
     [
+        "NOREPLICAS Not enough good replicas to write.",
+        "Error running script (call to f_1): @user_script:9: @user_script: 9: -READONLY You can't write against a "
+        "read only replica.",
+        "Error running script (call to f_1): @user_script:9: @user_script: 9: -OOM command not allowed.",
         "MISCONF Errors writing to the AOF file: No space left on device",
         "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
         "Command # 1 (GET a) of pipeline caused error: BUSY Redis is busy running a script.",

@@ -15,7 +15,10 @@ local id, stage, fence, op, node, process = arg(1), arg(2), tonumber(arg(3)), ar
 local job = load(id)
 if not job then return false end
 
-local replay = job.state == 'running' and job.fence == fence + 1 and job.op == op
+-- The delivery's id moves the new fence on by up to 4096. A Redis that has lost its last seconds (a failover, a file not
+-- yet flushed) has the job queued that was claimed in them; the two claims must not hold the same fence.
+local claimed = fence + 1 + (tonumber(string.sub(op, 1, 3), 16) or 0)
+local replay = job.state == 'running' and job.fence == claimed and job.op == op
 if not replay then
   if job.state ~= 'queued' or job.stage ~= stage or job.fence ~= fence then return false end
   local seq = dequeue(job)
@@ -24,7 +27,7 @@ if not replay then
     local passed = call('HGET', key('passed'), lane)
     if not passed or tonumber(seq) > tonumber(passed) then call('HSET', key('passed'), lane, seq) end
   end
-  job.fence = fence + 1
+  job.fence = claimed
   call('HSET', job.key, 'state', 'running', 'fence', int(job.fence), 'op', op, 'node', node, 'process', process,
     'since', NOW, 'active', NOW)
   if stage == 'rollout' then
