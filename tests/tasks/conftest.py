@@ -1,9 +1,11 @@
 """A stage process that serves in the test's own thread: no Celery, no broker, a real store."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from stage_worker import Fleet
 
 from prorl_celery.handlers.base import Handler
 from prorl_celery.handlers.registry import HandlerRegistry
@@ -88,3 +90,21 @@ def drive(process: StageProcess) -> Callable[..., JobStatus]:
         return process.store.status("a")
 
     return run
+
+
+@pytest.fixture
+def fleet(redis_settings: Settings, tmp_path: Path) -> Iterator[Fleet]:
+    """A store and queues for real workers, with quick times."""
+    quick = redis_settings.with_(
+        run_dir=tmp_path,
+        data_dir=tmp_path,
+        heartbeat_seconds=0.3,
+        lease_seconds=3.0,
+        wedge_grace_seconds=1.0,
+        rollout_slots=4,
+        rollout_processes=1,
+        log_level="info",
+    )
+    made = Fleet(quick, tmp_path)
+    yield made
+    made.close()
