@@ -137,6 +137,8 @@ class StageProcess:
     def ready(self, consumer: Any) -> None:
         """Celery's consumer is at work now."""
         self.intake.attach(consumer)
+        self.warden.ready()
+        self.line.beat()  # whoever was replaced by this process has waited for that
         self._tell_node(0)
         if self.stage in ("rollout", "solo"):
             self.gate.join()

@@ -40,15 +40,18 @@ SPARE_CONNECTIONS = 1024
 class Server(BaseApplication):  # type: ignore[misc]
     """gunicorn, configured from our settings and from nothing else: no file, no command line, no environment."""
 
-    def __init__(self, settings: Settings, stall_seconds: int) -> None:
+    def __init__(self, settings: Settings, stall_seconds: int, listener: int | None = None) -> None:
         self._settings = settings
         self._stall_seconds = stall_seconds
+        self._listener = listener
         super().__init__()
 
     def load_config(self) -> None:
         """Set what differs from gunicorn's defaults."""
         for name, value in options(self._settings).items():
             self.cfg.set(name, value)
+        if self._listener is not None:
+            self.cfg.set("bind", [f"fd://{self._listener}"])
         self.cfg.set("post_fork", self.after_fork)
         self.cfg.set("when_ready", self.when_ready)
 
@@ -96,8 +99,12 @@ def options(settings: Settings) -> dict[str, Any]:
     }
 
 
-def main(settings: Settings, *, stall_seconds: int = STALL_SECONDS) -> NoReturn:
-    """Serve until TERM or INT; does not return. Raises `SettingsError` where the address is open and has no tokens."""
+def main(settings: Settings, *, stall_seconds: int = STALL_SECONDS, listener: int | None = None) -> NoReturn:
+    """Serve until TERM or INT; does not return. Raises `SettingsError` where the address is open and has no tokens.
+
+    `listener`: a socket that is bound to the settings' address already; whoever holds it as well keeps callers waiting,
+    not refused, while no API runs.
+    """
     check_binding(settings)
     logging.basicConfig(
         level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s"
@@ -106,5 +113,5 @@ def main(settings: Settings, *, stall_seconds: int = STALL_SECONDS) -> NoReturn:
     wanted = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    Server(settings, stall_seconds).run()
+    Server(settings, stall_seconds, listener).run()
     raise SystemExit(0)

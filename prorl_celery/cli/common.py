@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from prorl_celery.cli.api import Api
+from prorl_celery.node.renewal import ADOPT, REHEARSE
 from prorl_celery.settings import Settings
 
 CLIENT_VARIABLES = ("PRORL_URL", "PRORL_TOKEN")
@@ -90,6 +91,13 @@ def service_options(function: Function) -> Function:
     )
     token = click.option("--token", envvar="PRORL_TOKEN", metavar="TOKEN", help="An API token; PRORL_TOKEN.")
     return url(token(function))
+
+
+def renewable(command: Function) -> Function:
+    """Add the hidden options by which a supervisor executes its own program anew: `adopt` and `rehearse`."""
+    adopt = click.option(ADOPT, type=int, hidden=True)
+    rehearse = click.option(REHEARSE, is_flag=True, hidden=True)
+    return adopt(rehearse(command))
 
 
 def connect(url: str | None, token: str | None, *, patience: float = 0.0) -> Api:

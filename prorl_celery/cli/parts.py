@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from prorl_celery.cli.common import log_to_stderr, settings_with
+from prorl_celery.cli.common import log_to_stderr, renewable, settings_with
 from prorl_celery.errors import SettingsError
 
 
@@ -35,14 +35,16 @@ def api(**flags: Any) -> None:
 @click.option("--eval", "eval_slots", type=click.IntRange(1), help="Slots of eval.")
 @click.option("--redis", "redis_url", metavar="URL")
 @click.option("--node", help="This node's name.")
-def worker(stages: str, **flags: Any) -> None:
-    """Run this node's workers under one supervisor: keeper, stages, upkeep. SIGTERM drains and stops them."""
+@renewable
+def worker(stages: str, adopt: int | None, rehearse: bool, **flags: Any) -> None:
+    """Run this node's workers under one supervisor: keeper, stages, upkeep. SIGTERM drains and stops them, SIGUSR1
+    restarts them one after the other (`prorl restart`).
+    """
     from prorl_celery.cli.checks import check_handlers, check_redis_url, check_worker
-    from prorl_celery.cli.up import raise_descriptor_limit
+    from prorl_celery.cli.supervising import Origin, raise_descriptor_limit, supervise
     from prorl_celery.jobs.models import STAGES
     from prorl_celery.node.places import locked, private_directory
     from prorl_celery.node.services import warm, worker_units
-    from prorl_celery.node.supervisor import Supervisor
 
     asked = [name.strip() for name in stages.split(",") if name.strip()]
     if not asked or not set(asked) <= set(STAGES):
@@ -51,12 +53,22 @@ def worker(stages: str, **flags: Any) -> None:
     check_redis_url(settings)
     check_worker(settings)
     log_to_stderr()
-    place = private_directory(private_directory(settings.run_dir) / settings.node)
-    with locked(place / "worker.lock", f"node name {settings.node} on this machine ({place})"):
-        raise_descriptor_limit()
+    if rehearse:
         warm()
         check_handlers(settings)
-        sys.exit(Supervisor(worker_units(settings, [stage for stage in STAGES if stage in asked])).run())
+        return
+    origin = Origin.of(adopt)
+    place = private_directory(private_directory(settings.run_dir) / settings.node)
+    what = f"node name {settings.node} on this machine ({place})"
+    with locked(place / "worker.lock", what, held=origin.descriptor("lock")) as lock:
+        raise_descriptor_limit()
+        warm()
+        if origin.estate is None:
+            check_handlers(settings)
+        chosen = [stage for stage in STAGES if stage in asked]
+        units = worker_units(settings, chosen, boot=origin.boot, line=origin.requests.line)
+        code = supervise(units, settings, origin, descriptors={"lock": lock})
+    sys.exit(code)
 
 
 @click.command()
@@ -67,7 +79,7 @@ def flower(address: str, port: int, **flags: Any) -> None:
     """Run Flower on the service's Celery application; workers need PRORL_TASK_EVENTS=1 to show tasks."""
     settings, _ = settings_with(**flags)
     from prorl_celery.cli.checks import check_redis_url
-    from prorl_celery.cli.up import free_port
+    from prorl_celery.cli.ports import free_port
     from prorl_celery.node.flower import check, main
 
     check_redis_url(settings)

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import hashlib
-import json
 import os
-import resource
-import secrets
 import shutil
 import socket
 import sys
-import time
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,35 +14,19 @@ import click
 
 from prorl_celery import folders
 from prorl_celery.cli.checks import check_api, check_handlers, check_redis, check_scripted, check_worker
-from prorl_celery.cli.common import log_to_stderr, service_file, settings_with
+from prorl_celery.cli.common import log_to_stderr, renewable, service_file, settings_with
+from prorl_celery.cli.ports import bound, free_port
+from prorl_celery.cli.supervising import Origin, raise_descriptor_limit, supervise
+from prorl_celery.cli.whole import Choices, Extras, whole
 from prorl_celery.errors import SettingsError
-from prorl_celery.node import readiness, services
-from prorl_celery.node.children import Call, Command
+from prorl_celery.node import services
 from prorl_celery.node.janitor.removal import clear_left
-from prorl_celery.node.pause import until
 from prorl_celery.node.places import directory, locked, private_directory, run_dir_for
-from prorl_celery.node.redis_server import PROGRAMS, Program, RedisServer, find_server
-from prorl_celery.node.supervisor import Supervisor, Unit
-from prorl_celery.node.vllm.server import READY_S as MODEL_READY_S
-from prorl_celery.node.vllm.server import model_units
+from prorl_celery.node.redis_server import PROGRAMS, find_server
 from prorl_celery.settings import Settings
 
-READY_S = 120.0
 HOLD_S = 10.0
 """How long a janitor may be at work in the directory of sockets that an earlier run left."""
-SCRIPTED_PORTS = (20_000, 10_000)
-"""The scripted backends' ports: the first, and how many; below those that the kernel gives away by itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class Extras:
-    """What `prorl up` runs besides the service: a test double, a real model, Flower."""
-
-    scripted: str | None
-    oracle: str | None
-    latency: str
-    model: str | None
-    flower_port: int | None
 
 
 @click.command()
@@ -67,6 +44,7 @@ class Extras:
 @click.option("--model", help="Run and register a model of `prorl models`: smollm2, or tiny, whose weights are random.")
 @click.option("--flower", is_flag=True, help="Run Flower as well.")
 @click.option("--flower-port", type=click.IntRange(1, 65535), default=5555, show_default=True)
+@renewable
 def up(
     redis_server: str,
     scripted: str | None,
@@ -75,6 +53,8 @@ def up(
     model: str | None,
     flower: bool,
     flower_port: int,
+    adopt: int | None,
+    rehearse: bool,
     **flags: Any,
 ) -> None:
     """Run everything on this machine: Redis, the API, the workers. Ctrl-C stops it and leaves nothing.
@@ -84,183 +64,85 @@ def up(
     """
     settings, sources = settings_with(**flags)
     embedded = sources["redis_url"] == "default"
-    settings = _placed(settings, sources, embedded=embedded)
-    if flower:
+    settings = _placed(settings, sources, embedded=embedded).with_(task_events=flower or settings.task_events)
+    extras = Extras(scripted, oracle, latency, model, flower_port if flower else None)
+    log_to_stderr()
+    directory(settings.data_dir)
+    if rehearse:
+        _check(settings, extras)
+        return
+    origin = Origin.of(adopt)
+    if origin.estate is None and flower:
         from prorl_celery.node.flower import check
 
         check("127.0.0.1")
         free_port("127.0.0.1", flower_port)
-        settings = settings.with_(task_events=True)
-    directory(settings.data_dir)
-    with locked(settings.data_dir / "lock", str(settings.data_dir)):
+    with locked(settings.data_dir / "lock", str(settings.data_dir), held=origin.descriptor("lock")) as lock:
         private_directory(settings.run_dir)
-        lock = _hold(settings.run_dir) if sources["run_dir"] == "default" else None
+        place = _hold(settings.run_dir, origin) if sources["run_dir"] == "default" else None
         try:
-            if not embedded:
+            if not embedded and origin.estate is None:
                 check_redis(settings)
-            program = find_server(redis_server, settings.data_dir / "redis") if embedded else None
-            code = _run(settings, program, Extras(scripted, oracle, latency, model, flower_port if flower else None))
+            server = redis_server if embedded else None
+            code = _run(settings, server, extras, origin, {"lock": lock} | ({"place": place} if place else {}))
         finally:
-            if lock is not None:
+            if place is not None:
                 shutil.rmtree(settings.run_dir, ignore_errors=True)
-                os.close(lock)
+                os.close(place)
             clear_left(settings)  # of a keeper that had to be killed
     sys.exit(code)
 
 
-def _hold(run_dir: Path) -> int:
+def _hold(run_dir: Path, origin: Origin) -> int:
     """Take the directory of sockets, which a janitor would else take for a dead service's. Raises `SettingsError`."""
-    lock = folders.hold(run_dir, HOLD_S)
+    lock = folders.hold(run_dir, HOLD_S) if origin.estate is None else origin.descriptor("place")
     if lock is None:
         raise SettingsError(f"{run_dir} is in use by another prorl")
     return lock
 
 
 def _placed(settings: Settings, sources: dict[str, str], *, embedded: bool) -> Settings:
-    """The settings with absolute, private places and a free port. Raises `SettingsError`."""
+    """The settings with absolute, private places. Raises `SettingsError`."""
     settings = settings.with_(data_dir=settings.data_dir.absolute())
     if sources["run_dir"] == "default":
         settings = settings.with_(run_dir=run_dir_for(settings.data_dir))
     if embedded:
         settings = settings.with_(redis_url=f"unix://{settings.run_dir / 'redis.sock'}?db=0")
-    return settings.with_(port=free_port(settings.host, settings.port))
+    return settings
 
 
-def free_port(host: str, port: int) -> int:
-    """`port` where nobody listens on it; for 0, one that is free now. Raises `SettingsError`."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            hint = "; another service has it: choose another --port" if error.errno == errno.EADDRINUSE else ""
-            raise SettingsError(f"cannot listen on {host}:{port}: {error.strerror}{hint}") from error
-        return int(probe.getsockname()[1])
-
-
-def _run(settings: Settings, program: Program | None, extras: Extras) -> int:
-    log_to_stderr()
+def _run(
+    settings: Settings, redis_server: str | None, extras: Extras, origin: Origin, descriptors: dict[str, int]
+) -> int:
     raise_descriptor_limit()
-    settings, token = _with_own_token(settings)
+    inherited = origin.descriptor("listener")
+    with bound(settings.host, settings.port) if inherited is None else socket.socket(fileno=inherited) as listener:
+        settings = settings.with_(port=listener.getsockname()[1])
+        program = None if redis_server is None else find_server(redis_server, settings.data_dir / "redis")
+        if origin.estate is None:
+            _check(settings, extras)
+            choices = Choices.made(settings, extras)
+        else:
+            services.warm((*services.WARM, "web.serve"))
+            choices = Choices(**origin.carried["choices"])
+        units = whole(choices.allow(settings), program, extras, choices, origin, listener.fileno())
+        try:
+            return supervise(
+                units,
+                settings,
+                origin,
+                descriptors=descriptors | {"listener": listener.fileno()},
+                carried={"choices": asdict(choices)},
+            )
+        finally:
+            service_file(settings).unlink(missing_ok=True)
+
+
+def _check(settings: Settings, extras: Extras) -> None:
+    """Import all that children will share, and refuse what could never work."""
     services.warm((*services.WARM, "web.serve"))
     check_api(settings)
     check_worker(settings)
     check_handlers(settings)
     if extras.scripted is not None:
         check_scripted(extras.scripted, extras.oracle, extras.latency)
-    try:
-        return Supervisor(_units(settings, program, extras, token)).run()
-    finally:
-        service_file(settings).unlink(missing_ok=True)
-
-
-def raise_descriptor_limit() -> None:
-    """As many open files as the machine allows: a slot holds several."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _with_own_token(settings: Settings) -> tuple[Settings, str | None]:
-    """Where the API wants tokens, one of our own for registering what we run; it lives as long as we do."""
-    if not settings.api_tokens:
-        return settings, None
-    token = secrets.token_urlsafe(32)
-    entry = f"prorl-up:admin:{hashlib.sha256(token.encode()).hexdigest()}"
-    return settings.with_(api_tokens=(*settings.api_tokens, entry)), token
-
-
-def _units(settings: Settings, program: Program | None, extras: Extras, token: str | None) -> list[Unit]:
-    logs = settings.data_dir / "logs"
-    units: list[Unit] = []
-    after_redis: tuple[str, ...] = ()
-    if program is not None:
-        server = RedisServer(program, settings.data_dir / "redis", settings.run_dir / "redis.sock")
-        units.append(services.redis_unit(server, logs=logs))
-        after_redis = ("redis",)
-    units.append(services.api_unit(settings, after=after_redis, logs=logs))
-    units += services.worker_units(settings, after=after_redis, logs=logs)
-    if extras.flower_port is not None:
-        # Behind the workers: it asks them for what it lists when it starts, and not again by itself.
-        units.append(services.flower_unit(settings, extras.flower_port, after=("ready",), logs=logs))
-    backend = extras.scripted is not None or extras.model is not None
-    if extras.scripted is not None:
-        units += _scripted_units(settings, extras, token, logs)
-    if extras.model is not None:
-        units += model_units(extras.model, settings, token=token, logs=logs)
-    redis = "the one given" if program is None else f"{program.path} ({program})"
-    patience = READY_S if extras.model is None else READY_S + MODEL_READY_S
-    ready = Call(_tell_when_ready, (settings, redis, backend, patience))
-    units.append(Unit("ready", lambda: ready, once=True, vital=True))
-    return units
-
-
-def _scripted_units(settings: Settings, extras: Extras, token: str | None, logs: Path) -> list[Unit]:
-    from prorl_celery.testing.scripted.command import MODEL_ID
-    from prorl_celery.testing.scripted.tokens import TOKENIZER_DIR
-
-    url = f"http://127.0.0.1:{_scripted_port(settings.data_dir)}"
-    argv = [sys.executable, "-P", "-m", "prorl_celery.testing.scripted", "--port", url.rpartition(":")[2]]
-    argv += ["--policy", extras.scripted or "solve", "--latency", extras.latency]
-    argv += ["--oracle", extras.oracle] if extras.oracle else []
-    backend = {"url": url, "model": MODEL_ID, "kind": "vllm", "tokenizer": str(TOKENIZER_DIR)}
-    return [
-        Unit(
-            "scripted-backend",
-            lambda: Command(tuple(argv), services.environment(settings, secret=False)),
-            probe=lambda: until(lambda: readiness.answers(url + "/health"), READY_S, every=0.05),
-            stop_phase=services.KEEPER_STOPS,
-            log=services.log_of("scripted-backend", logs),
-        ),
-        Unit(
-            "registration",
-            lambda: Call(_register, (readiness.local_url(settings), backend, token)),
-            after=("api", "scripted-backend"),
-            once=True,
-            vital=True,
-            log=services.log_of("registration", logs),
-        ),
-    ]
-
-
-def _scripted_port(data_dir: Path) -> int:
-    """The same for the same data, where it is free: what an earlier run registered is then this one's, and
-    no job is given a backend that is gone.
-    """
-    first, count = SCRIPTED_PORTS
-    wanted = first + int.from_bytes(hashlib.sha256(bytes(data_dir.resolve())).digest()[:4]) % count
-    try:
-        return free_port("127.0.0.1", wanted)
-    except SettingsError:
-        return free_port("127.0.0.1", 0)
-
-
-def _register(url: str, backend: dict[str, Any], token: str | None) -> int:
-    return readiness.register_backend(url, backend, token=token)
-
-
-def _tell_when_ready(settings: Settings, redis: str, backend: bool, patience: float) -> int:
-    """Runs as a child: prints the ready line once it is true; else what is missing, and fails."""
-    url = readiness.local_url(settings)
-    lacking: list[str] = []
-
-    def ready() -> bool:
-        lacking[:] = readiness.missing(url)
-        return not [item for item in lacking if backend or not readiness.is_about_backends(item)]
-
-    began = time.monotonic()
-    if not until(ready, patience, every=0.1):
-        click.echo(f"prorl: not ready after {patience:.0f} s: {'; '.join(lacking)}", err=True)
-        click.echo(f"prorl: the logs are in {settings.data_dir / 'logs'}", err=True)
-        return 1
-    noted = service_file(settings)
-    temporary = noted.with_suffix(".new")
-    temporary.write_text(json.dumps({"url": url, "pid": os.getppid()}) + "\n")
-    temporary.replace(noted)
-    slots = f"{settings.init_slots} init, {settings.rollout_slots} rollout and {settings.eval_slots} eval slots"
-    click.echo(f"prorl is ready: {url} ({time.monotonic() - began:.1f} s; {slots})")
-    click.echo(f"  data and logs: {settings.data_dir}\n  redis: {redis}")
-    if lacking:
-        click.echo("  no backend yet, jobs will wait: prorl backends add URL --model NAME --tokenizer DIRECTORY")
-    return 0

@@ -25,7 +25,7 @@ from prorl_celery.node import prctl
 LOG_BYTES = 32 << 20
 """A child's log that is larger is set aside as `.1` when the child starts; one older log is kept."""
 
-_OURS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+OWN_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1)
 """The supervisor's signals, which a child must not inherit as they are."""
 _PYTHONS = (signal.SIGPIPE, signal.SIGXFSZ)
 """Ignored by Python, for which a closed socket is an exception; other programs expect them."""
@@ -62,6 +62,12 @@ class Child:
     told: bool = field(default=False)
     kill_at: float | None = field(default=None)
     killed: bool = field(default=False)
+    beaten_at: float | None = field(default=None)
+    """When it last said that it is at work; None for one that never did."""
+    retired: bool = field(default=False)
+    """It finishes beside its successor."""
+    outdated: bool = field(default=False)
+    """It runs the code of before a rolling restart, and waits to be replaced."""
 
     def tell(self, signum: signal.Signals, *, kill_at: float) -> None:
         """Ask it to stop (stdin closed, then `signum`); it is due to be killed at `kill_at` (monotonic)."""
@@ -120,7 +126,7 @@ def launch(
         with _EndOfProcess():
             os.setpgid(0, 0)
             prctl.die_with_parent(parent, death_signal)
-            _take_own_signals((*_OURS, *_PYTHONS) if isinstance(start, Command) else _OURS)
+            _take_own_signals((*OWN_SIGNALS, *_PYTHONS) if isinstance(start, Command) else OWN_SIGNALS)
             os.dup2(stdin_read, 0)
             if output is not None:
                 os.dup2(output, 1)
@@ -146,7 +152,7 @@ def _fork_unsignalled() -> int:
 
     One that met it before that would be written into our signal pipe, as if it had been meant for us.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _OURS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, OWN_SIGNALS)
     pid = -1
     try:
         pid = os.fork()

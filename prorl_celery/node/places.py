@@ -49,12 +49,18 @@ def run_dir_for(data_dir: Path) -> Path:
 
 
 @contextlib.contextmanager
-def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold the lock file `path`. Raises `SettingsError` saying that `what` is in use when another process
-    holds it, or that it cannot be written to.
+def locked(path: Path, what: str, *, held: int | None = None) -> Iterator[int]:
+    """Hold the lock file `path`, by the descriptor that it gives. Raises `SettingsError` saying that `what` is in use
+    when another process holds it, or that it cannot be written to. `held`: this process holds it already by that one.
 
     Forked children hold it too: it is free once all of them are gone, which is when a second owner is safe.
     """
+    if held is not None:
+        try:
+            yield held
+        finally:
+            os.close(held)
+        return
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -67,6 +73,6 @@ def locked(path: Path, what: str) -> Iterator[None]:
             raise SettingsError(f"{what} is in use by another prorl (pid {owner or 'unknown'})") from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)

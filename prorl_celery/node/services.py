@@ -2,8 +2,11 @@
 others.
 
     redis --> api --------------------------------------------.
-        '---> keeper --> init, rollout x N, eval, upkeep        '--> whatever needs both (registering a
+        '---> keeper --> init, rollout x N, eval, upkeep, solo   '--> whatever needs both (registering a
         backend)
+
+`solo` runs when it is asked for, for jobs that may have killed their process. A rolling restart replaces all but
+Redis and the keeper.
 
 They stop in the other direction: stages hand back or finish what they hold, then upkeep, the keeper with its
 sandboxes, the API, Redis last.
@@ -14,17 +17,20 @@ from __future__ import annotations
 import importlib
 import os
 import secrets
+import signal
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from prorl_celery.errors import SandboxError
+from prorl_celery.jobs.messages import Role
 from prorl_celery.jobs.models import STAGES, Stage
 from prorl_celery.node.children import Call, Command
 from prorl_celery.node.pause import until
 from prorl_celery.node.redis_server import RedisServer
-from prorl_celery.node.supervisor import Unit
+from prorl_celery.node.requests import NO_SUPERVISOR, SOLO, SupervisorLine
+from prorl_celery.node.units import Unit
 from prorl_celery.settings import PREFIX, Settings, variable_of
 
 STAGES_STOP, UPKEEP_STOPS, KEEPER_STOPS, API_STOPS, REDIS_STOPS = range(5)
@@ -86,29 +92,35 @@ def worker_units(
     *,
     after: tuple[str, ...] = (),
     logs: Path | None = None,
+    boot: Boot | None = None,
+    line: SupervisorLine = NO_SUPERVISOR,
 ) -> list[Unit]:
     """The keeper, the stages' processes and the upkeep of a node. `after`: units to be ready before the
-    stages.
+    stages; `boot`: that of a keeper that runs already; `line`: the children's to their supervisor.
     """
-    boot = Boot()
+    boot = boot or Boot()
     dependents = []
     for stage in stages:
         count = min(settings.rollout_processes, settings.rollout_slots) if stage == "rollout" else 1
         for index in range(count):
-            dependents.append(_stage_unit(stage, index, boot, settings, after, logs))
+            dependents.append(_stage_unit(stage, index, boot, settings, line, after, logs))
     dependents.append(
         Unit(
             "upkeep",
-            lambda: Call(_upkeep, (boot.id, settings)),
+            lambda: Call(_upkeep, (boot.id, settings, line)),
             after=("keeper", *after),
+            replace_signal=signal.SIGINT,  # it would tell the fleet that the node leaves, at SIGTERM
             stop_phase=UPKEEP_STOPS,
             log=log_of("upkeep", logs),
         )
     )
+    if "rollout" in stages:  # what a suspect did in init is of use only where its rollout can follow
+        dependents.append(_stage_unit("solo", 0, boot, settings, line, after, logs))
     keeper = Unit(
         "keeper",
         lambda: _keeper_command(boot.renew(), settings),
         probe=lambda: _keeper_answers(boot.id, settings),
+        kept=True,
         replaces=tuple(unit.name for unit in dependents),
         stop_phase=KEEPER_STOPS,
         grace_seconds=10.0,
@@ -117,11 +129,13 @@ def worker_units(
     return [keeper, *dependents]
 
 
-def api_unit(settings: Settings, *, after: tuple[str, ...] = (), logs: Path | None = None) -> Unit:
-    """The HTTP API."""
+def api_unit(
+    settings: Settings, *, listener: int | None = None, after: tuple[str, ...] = (), logs: Path | None = None
+) -> Unit:
+    """The HTTP API, on a bound socket of its supervisor's where there is one: callers then wait out its restarts."""
     return Unit(
         "api",
-        lambda: Call(_api, (settings,)),
+        lambda: Call(_api, (settings, listener)),
         after=after,
         probe=lambda: _api_answers(settings),
         stop_phase=API_STOPS,
@@ -135,6 +149,7 @@ def redis_unit(server: RedisServer, *, logs: Path | None = None) -> Unit:
     return Unit(
         "redis",
         server.command,
+        kept=True,
         probe=server.wait_ready,
         death_signal=server.stop_signal,
         stop_phase=REDIS_STOPS,
@@ -145,7 +160,8 @@ def redis_unit(server: RedisServer, *, logs: Path | None = None) -> Unit:
 
 def flower_unit(settings: Settings, port: int, *, after: tuple[str, ...], logs: Path | None = None) -> Unit:
     """Flower, for a look at the Celery side."""
-    return Unit("flower", lambda: Call(_flower, (settings, port)), after=after, log=log_of("flower", logs))
+    start = Call(_flower, (settings, port))
+    return Unit("flower", lambda: start, kept=True, after=after, log=log_of("flower", logs))
 
 
 def log_of(name: str, logs: Path | None) -> Path | None:
@@ -161,12 +177,19 @@ def environment(settings: Settings, *, secret: bool) -> dict[str, str]:
 
 
 def _stage_unit(
-    stage: Stage, index: int, boot: Boot, settings: Settings, after: tuple[str, ...], logs: Path | None
+    stage: Role,
+    index: int,
+    boot: Boot,
+    settings: Settings,
+    line: SupervisorLine,
+    after: tuple[str, ...],
+    logs: Path | None,
 ) -> Unit:
     return Unit(
         f"{stage}-{index}",
-        lambda: Call(_stage, (stage, index, boot.id, settings)),
+        lambda: Call(_stage, (stage, index, boot.id, settings, line)),
         after=("keeper", *after),
+        asked_by=SOLO if stage == "solo" else "",
         stop_phase=STAGES_STOP,
         grace_seconds=settings.drain_seconds + HAND_BACK_S,
         log=log_of(f"{stage}-{index}", logs),
@@ -198,22 +221,22 @@ def _api_answers(settings: Settings) -> bool:
     return until(lambda: answers(local_url(settings) + "/healthz"), API_READY_S, every=0.05)
 
 
-def _stage(stage: Stage, index: int, boot: str, settings: Settings) -> int:
+def _stage(stage: Role, index: int, boot: str, settings: Settings, line: SupervisorLine) -> int:
     from tasks.worker import main
 
-    return main(stage, index, boot, settings)
+    return main(stage, index, boot, settings, line)
 
 
-def _upkeep(boot: str, settings: Settings) -> int:
+def _upkeep(boot: str, settings: Settings, line: SupervisorLine) -> int:
     from prorl_celery.node.upkeep import main
 
-    return main(boot, settings)
+    return main(boot, settings, line)
 
 
-def _api(settings: Settings) -> int | None:
+def _api(settings: Settings, listener: int | None) -> int | None:
     from web.serve import main
 
-    return main(settings)
+    return main(settings, listener=listener)
 
 
 def _flower(settings: Settings, port: int) -> None:

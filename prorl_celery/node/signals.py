@@ -42,9 +42,14 @@ class SignalPipe:
         os.close(self._read)
         os.close(self._write)
 
+    def watch(self, descriptor: int) -> None:
+        """Have `wait` return as well when this one is readable."""
+        self._poll.register(descriptor, select.POLLIN)
+
     def wait(self, timeout: float) -> list[signal.Signals]:
         """The signals that have come, waiting at most `timeout` seconds for the first."""
-        if not self._poll.poll(max(0.0, timeout) * 1000.0 + 1.0 if timeout > 0 else 0):
+        ready = self._poll.poll(max(0.0, timeout) * 1000.0 + 1.0 if timeout > 0 else 0)
+        if self._read not in dict(ready):
             return []
         return [signal.Signals(number) for number in os.read(self._read, 4096)]
 

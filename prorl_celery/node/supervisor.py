@@ -1,137 +1,134 @@
 """The process that owns a service's other processes: starts them, restarts what dies, stops all of it.
 
 Given `Unit`s (what to run, after what, how to stop it), `Supervisor.run` returns when it was told to stop and
-nothing is left. It is one thread that waits by poll for signals (the death of a child is one) and for the
-next deadline. It never blocks on a child: whether a unit is ready is found out by a probe, a forked child of
-its own.
+nothing is left. It is one thread that waits by poll for signals (the death of a child is one), for what its
+children ask and for the next deadline. It never blocks on a child: whether a unit is ready is found out by a
+probe, a forked child of its own.
 
     unit waits -> started -> [probe] -> ready -> dies -> waits (back-off) -> ...
+                                          '-> asks to retire: finishes beside a fresh one
 
-Stop: phases in rising order, each told by signal, each with its grace, then killed. A second signal cuts
-every grace to one second. If the supervisor itself is killed, the kernel ends its children
-(`children.launch`).
+A child that beats (`node.requests`) and then falls silent is killed. SIGUSR1 restarts all without a pause
+(`node.rolling`); SIGTERM, SIGINT and SIGHUP stop all (`node.stopping`), the second time at once. If the
+supervisor itself is killed, the kernel ends its children (`children.launch`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import logging
-import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 from prorl_celery.node import prctl
-from prorl_celery.node.children import Call, Child, Start, launch
-from prorl_celery.node.orphans import kill_orphans_of
+from prorl_celery.node.children import OWN_SIGNALS, Call, Child, Start
+from prorl_celery.node.crew import Crew
+from prorl_celery.node.renewal import Renewal, adopt
+from prorl_celery.node.requests import BEAT, RETIRE, Requests
+from prorl_celery.node.rolling import RollingRestart
 from prorl_celery.node.signals import SignalPipe
+from prorl_celery.node.stopping import Stop
+from prorl_celery.node.units import HEALTHY_S, Slot, Unit
 
-BACKOFF_FIRST_S = 0.1
-BACKOFF_MOST_S = 10.0
-HEALTHY_S = 60.0
-"""A child that lived this long is forgiven its earlier deaths."""
-HURRY_S = 1.0
-LAST_WAIT_S = 5.0
-"""How long we wait for what was killed to be gone (a process in the kernel cannot be killed)."""
+__all__ = ["Supervisor", "Unit"]
+
 LONGEST_POLL_S = 60.0
-ORPHANS_S = 10.0
-"""After a unit's death orphans are ended for so long: nobody can tell whose one was, and none of ours is meant."""
+HELD_UP_S = 1.0
+"""When a wait took so much longer than it should, this process was stopped or starved, and not its children silent."""
+SILENCE_S = 60.0
 
 log = logging.getLogger("prorl.supervisor")
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """Something to keep running. `start` is called for every start, so that each may differ (a new boot
-    id).
-    """
-
-    name: str
-    start: Callable[[], Start]
-    after: tuple[str, ...] = ()
-    """Units that must be ready before this one is started, or started again."""
-    probe: Callable[[], bool] | None = None
-    """Runs in a fork; returns True once the unit is ready, False when it gave up (the unit is then
-    killed).
-    """
-    once: bool = False
-    """Ends by itself: ready when it ended with 0. With another code it is `vital`'s question what follows."""
-    vital: bool = False
-    """For `once`: when it fails, all is stopped and the supervisor's exit code is 1."""
-    replaces: tuple[str, ...] = ()
-    """Units that are worthless when this one dies: they are told to stop and replaced by fresh ones."""
-    stop_signal: signal.Signals = signal.SIGTERM
-    death_signal: signal.Signals = signal.SIGKILL
-    grace_seconds: float = 5.0
-    stop_phase: int = 0
-    log: Path | None = None
-
-
-@dataclass(slots=True)
-class _Slot:
-    unit: Unit
-    child: Child | None = None
-    probe: Child | None = None
-    ready: bool = False
-    done: bool = False
-    failures: int = 0
-    due: float = 0.0
-
-
 class Supervisor:
-    """Runs units until SIGTERM, SIGINT or SIGHUP. To be made and run in a process without threads."""
+    """Runs units until SIGTERM, SIGINT or SIGHUP. To be made and run in a process without threads.
 
-    def __init__(self, units: Sequence[Unit]) -> None:
-        self._slots = {unit.name: _Slot(unit) for unit in units}
+    `requests` is where its children ask; `renewal` makes a rolling restart possible.
+    """
+
+    def __init__(
+        self,
+        units: Sequence[Unit],
+        *,
+        requests: Requests | None = None,
+        silence_seconds: float = SILENCE_S,
+        renewal: Renewal | None = None,
+    ) -> None:
+        self._slots = {unit.name: Slot(unit) for unit in units}
         for unit in units:
             if unknown := {*unit.after, *unit.replaces} - set(self._slots):
                 raise ValueError(f"unit {unit.name} names units that are not there: {sorted(unknown)}")
-        self._alive: dict[int, tuple[_Slot, Child]] = {}
-        self._phases: list[int] | None = None
-        self._hurry = False
+        self._requests = requests or Requests()
+        self._crew = Crew(silence_seconds)
+        self._stop = Stop(self._slots.values(), self._crew)
+        self._renewal = renewal
+        self._restart: RollingRestart | None = None
         self._exit_code = 0
-        self._end_by: float | None = None
-        self._orphans_until = 0.0
 
     def run(self) -> int:
         """Supervise. Returns 0, or 1 when a vital unit failed or something could not be ended."""
         stops = [signal.SIGTERM, signal.SIGINT]
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup means it
             stops.append(signal.SIGHUP)
+        others = [signal.SIGCHLD] if self._renewal is None else [signal.SIGCHLD, signal.SIGUSR1]
         prctl.adopt_orphans()
         gc.collect()
         gc.freeze()  # or each fork's first collection would copy every page it shares with us
-        with SignalPipe(signal.SIGCHLD, *stops) as self._signals:
-            while not self._finished():
+        with SignalPipe(*others, *stops) as self._signals:
+            self._signals.watch(self._requests.descriptor)
+            self._begin()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, OWN_SIGNALS)  # where we are a program executed anew
+            while not self._stop.over():
                 self._start_what_is_due()
-                for signum in self._signals.wait(self._seconds_to_next_deadline()):
+                for signum in self._wait():
                     if signum in stops:
-                        self._stop_or_hurry(f"told to stop ({signum.name})")
-                self._reap()
-                self._keep_deadlines()
-                self._advance_stop()
+                        self._stop.begin_or_hurry(f"told to stop ({signum.name})")
+                    elif signum == signal.SIGUSR1 and self._restart is not None:
+                        self._restart.ask()
+                self._hear()
+                for slot, child, code in (*self._crew.reap(), *self._crew.keep_deadlines()):
+                    self._ended(slot, child, code)
+                if self._restart is not None and not self._stop.begun:
+                    self._restart.advance()
+                self._stop.advance()
         gc.unfreeze()
-        return self._exit_code
+        return 1 if self._crew.unkillable else self._exit_code
+
+    def _begin(self) -> None:
+        if self._renewal is None:
+            return
+        if self._renewal.estate is not None:
+            adopt(self._renewal.estate, self._slots, self._crew)
+        self._restart = RollingRestart(self._renewal, self._slots, self._crew, self._requests, self._launch)
+
+    def _wait(self) -> list[signal.Signals]:
+        """The signals that have come by the next deadline."""
+        timeout = self._seconds_to_next_deadline()
+        before = time.monotonic()
+        signals = self._signals.wait(timeout)
+        late = time.monotonic() - before - timeout
+        if late > HELD_UP_S:
+            self._crew.excuse(late)
+        return signals
 
     # Starting
 
     def _start_what_is_due(self) -> None:
+        if self._stop.begun:
+            return
         now = time.monotonic()
         for slot in self._slots.values():
-            waits = slot.child is not None or slot.done or self._phases is not None or slot.due > now
-            if waits or not all(self._slots[name].ready for name in slot.unit.after):
+            if slot.due > now or not self._waits_for_time(slot):
                 continue
             try:
                 self._start(slot)
             except OSError as error:  # no process, no file left: that may pass
-                log.warning("%s cannot be started: %s; again in %.1f s", slot.unit.name, error, self._put_off(slot))
+                log.warning("%s cannot be started: %s; again in %.1f s", slot.unit.name, error, slot.put_off())
 
-    def _start(self, slot: _Slot) -> None:
+    def _start(self, slot: Slot) -> None:
         unit = slot.unit
-        slot.child = self._launch(slot, unit.start(), unit.name)
+        slot.child = self._launch(slot)
         if unit.probe is None:
             slot.ready = not unit.once
             return
@@ -141,154 +138,79 @@ class Supervisor:
             slot.child.kill()
             raise
 
-    def _launch(self, slot: _Slot, start: Start, name: str) -> Child:
-        held = [child.stdin for _, child in self._alive.values() if child.stdin is not None]
-        child = launch(
-            start,
-            name=name,
-            death_signal=slot.unit.death_signal,
-            log=slot.unit.log,
-            close=(*self._signals.descriptors, *held),
-        )
-        self._alive[child.pid] = (slot, child)
-        return child
+    def _launch(self, slot: Slot, start: Start | None = None, name: str = "") -> Child:
+        close = (*self._signals.descriptors, self._requests.descriptor)
+        return self._crew.launch(slot, start or slot.unit.start(), name or slot.unit.name, close)
+
+    # What children ask
+
+    def _hear(self) -> None:
+        for request in self._requests.read():
+            known = self._crew.find(request.pid)
+            if known is None:  # a child of a child, or one that has ended
+                continue
+            slot, child = known
+            if request.op == BEAT:
+                child.beaten_at = time.monotonic()
+            elif request.op == RETIRE:
+                if child is slot.child and not self._stop.begun:
+                    log.warning("%s (pid %d) takes no more jobs: a fresh one beside it", slot.unit.name, child.pid)
+                    self._crew.retire(slot)
+            else:
+                for other in self._slots.values():
+                    other.wanted |= other.unit.asked_by == request.op
 
     # Deaths
 
-    def _reap(self) -> None:
-        while True:
-            try:
-                # Looked at before it is reaped: until then its process group cannot be anybody else's.
-                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            except ChildProcessError:
-                break
-            if ended is None:
-                break
-            known = self._alive.pop(ended.si_pid, None)
-            if known is not None:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(ended.si_pid, signal.SIGKILL)
-            _, status = os.waitpid(ended.si_pid, 0)
-            if known is not None:
-                known[1].close_stdin()
-                if known[1] is not known[0].probe:
-                    self._orphans_until = time.monotonic() + ORPHANS_S
-                self._ended(*known, os.waitstatus_to_exitcode(status))
-        # A dead unit's descendants come to us one generation after the other, each at the death of the one before.
-        if time.monotonic() < self._orphans_until:
-            kill_orphans_of(os.getpid(), known=self._alive)
-
-    def _ended(self, slot: _Slot, child: Child, code: int) -> None:
+    def _ended(self, slot: Slot, child: Child, code: int) -> None:
+        if self._restart is not None and self._restart.ended(slot, code):
+            return
         if child is slot.probe:
             slot.probe = None
             slot.ready = code == 0 and slot.child is not None
-            if code != 0 and slot.child is not None and self._phases is None:
+            if code != 0 and slot.child is not None and not self._stop.begun:
                 log.warning("%s did not become ready", slot.unit.name)
                 slot.child.kill()
         elif child is slot.child:
-            slot.child, slot.ready = None, False
+            slot.child, slot.ready, slot.wanted = None, False, False
             if slot.probe is not None:
                 slot.probe.kill()
                 slot.probe = None
             if slot.unit.once:
                 self._ended_for_good(slot, code)
-            elif self._phases is None:
+            elif slot.unit.asked_by and code == 0:
+                slot.failures = 0
+            elif not self._stop.begun:
                 self._plan_restart(slot, child, code)
 
-    def _ended_for_good(self, slot: _Slot, code: int) -> None:
+    def _ended_for_good(self, slot: Slot, code: int) -> None:
         slot.done, slot.ready = True, code == 0
-        if code != 0 and self._phases is None:
+        if code != 0 and not self._stop.begun:
             log.warning("%s failed (%s)", slot.unit.name, _how(code))
             if slot.unit.vital:
                 self._exit_code = 1
-                self._stop_or_hurry(f"{slot.unit.name} failed")
+                self._stop.begin_or_hurry(f"{slot.unit.name} failed")
 
-    def _plan_restart(self, slot: _Slot, child: Child, code: int) -> None:
+    def _plan_restart(self, slot: Slot, child: Child, code: int) -> None:
         if time.monotonic() - child.started_at >= HEALTHY_S:
             slot.failures = 0
-        delay = self._put_off(slot)
-        log.warning("%s (pid %d) ended: %s; again in %.1f s", slot.unit.name, child.pid, _how(code), delay)
+        again = f"in {slot.put_off():.1f} s" + (" when asked for" if slot.unit.asked_by else "")
+        log.warning("%s (pid %d) ended: %s; again %s", slot.unit.name, child.pid, _how(code), again)
         for name in slot.unit.replaces:
-            self._retire(self._slots[name])
-
-    def _put_off(self, slot: _Slot) -> float:
-        """Decide when the slot is started again: in how many seconds."""
-        delay = min(BACKOFF_MOST_S, BACKOFF_FIRST_S * 2 ** (slot.failures - 1)) if slot.failures else 0.0
-        slot.failures = min(slot.failures + 1, 32)
-        slot.due = time.monotonic() + delay
-        return delay
-
-    def _retire(self, slot: _Slot) -> None:
-        """Let the slot's child finish in the background; the slot is free for a fresh one at once."""
-        if slot.child is not None:
-            slot.child.tell(slot.unit.stop_signal, kill_at=time.monotonic() + slot.unit.grace_seconds)
-        slot.child, slot.ready, slot.due = None, False, 0.0
-
-    # Stopping
-
-    def _stop_or_hurry(self, why: str) -> None:
-        if self._phases is None:
-            log.info("stopping: %s", why)
-            self._phases = sorted({slot.unit.stop_phase for slot in self._slots.values()})
-            for slot in self._slots.values():
-                if slot.probe is not None:
-                    slot.probe.kill()
-        elif not self._hurry:
-            log.info("stopping at once: %s", why)
-            self._hurry = True
-            soon = time.monotonic() + HURRY_S
-            for _, child in self._alive.values():
-                if child.kill_at is not None:
-                    child.kill_at = min(child.kill_at, soon)
-
-    def _advance_stop(self) -> None:
-        while self._phases:
-            members = [pair for pair in self._alive.values() if pair[0].unit.stop_phase == self._phases[0]]
-            if not members:
-                self._phases.pop(0)
-                continue
-            for slot, child in members:
-                if not child.told:
-                    grace = HURRY_S if self._hurry else slot.unit.grace_seconds
-                    child.tell(slot.unit.stop_signal, kill_at=time.monotonic() + grace)
-            return
-
-    def _keep_deadlines(self) -> None:
-        now = time.monotonic()
-        for pid, (slot, child) in list(self._alive.items()):
-            if child.kill_at is None or child.kill_at > now:
-                continue
-            if not child.killed:
-                log.warning("%s (pid %d) did not stop in time: killed", slot.unit.name, pid)
-                child.kill()
-                child.kill_at = now + LAST_WAIT_S
-            else:
-                log.error("%s (pid %d) cannot be killed", slot.unit.name, pid)
-                self._exit_code = 1
-                del self._alive[pid]
-
-    def _finished(self) -> bool:
-        if self._phases is None or self._phases or self._alive:
-            return False
-        now = time.monotonic()
-        self._end_by = now + LAST_WAIT_S if self._end_by is None else self._end_by
-        left = kill_orphans_of(os.getpid(), known=self._alive)
-        if left and now >= self._end_by:
-            log.error("processes that cannot be ended: %s", left)
-            self._exit_code = 1
-            return True
-        return not left
+            other = self._slots[name]
+            if (worthless := self._crew.retire(other)) is not None:
+                self._crew.dismiss(other, worthless)
 
     def _seconds_to_next_deadline(self) -> float:
-        deadlines = [child.kill_at for _, child in self._alive.values() if child.kill_at is not None]
-        if self._phases is None:
+        deadlines = [self._stop.deadline, *self._crew.deadlines()]
+        if not self._stop.begun:
             deadlines += [slot.due for slot in self._slots.values() if self._waits_for_time(slot)]
-        if self._end_by is not None:
-            deadlines.append(self._end_by)
-        return max(0.0, min([d - time.monotonic() for d in deadlines], default=LONGEST_POLL_S))
+            if self._restart is not None:
+                deadlines.append(self._restart.deadline)
+        return max(0.0, min(LONGEST_POLL_S, *(deadline - time.monotonic() for deadline in deadlines)))
 
-    def _waits_for_time(self, slot: _Slot) -> bool:
-        return slot.child is None and not slot.done and all(self._slots[name].ready for name in slot.unit.after)
+    def _waits_for_time(self, slot: Slot) -> bool:
+        return not slot.idle and all(self._slots[name].ready for name in slot.unit.after)
 
 
 def _run_probe(probe: Callable[[], bool]) -> int:

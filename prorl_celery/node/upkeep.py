@@ -4,12 +4,15 @@ Never a Celery task: it must not queue behind what it repairs. One process, a sc
 each duty's failure is logged and the duty comes round again.
 
     duty        every            who
-    record      2 s              every node        slots, sandboxes, room, leaks
+    record      2 s              every node        slots, sandboxes, room, leaks; before the first, what an earlier
+                                                   boot of this node has left
     janitor     5 s, on cancel   every node        ends sandboxes that no live job of this node names
     sweep       PRORL_SWEEP      the leader        lapsed leases, lost messages, dead nodes' queues, expiry
     recount     30 s             the leader        the backends' sets of live jobs
     probe       1 s              the leader        health of the inference backends; on a thread of its own
     leftovers   10 s             every node        removes what dead keepers left on this machine; on another
+
+And as they happen, the deaths of the node's stage processes: their jobs go on at once.
 """
 
 from __future__ import annotations
@@ -27,14 +30,16 @@ from dataclasses import dataclass, field
 from prorl_celery.app import Publisher, make_app
 from prorl_celery.errors import ProrlError, SandboxError
 from prorl_celery.jobs.store import JobStore
+from prorl_celery.node.deaths import Deaths, machine
 from prorl_celery.node.janitor.counter import LeakCounter
 from prorl_celery.node.janitor.leftovers import Leftovers
 from prorl_celery.node.janitor.strays import Janitor
 from prorl_celery.node.probe import Probe
+from prorl_celery.node.requests import NO_SUPERVISOR, SupervisorLine
 from prorl_celery.node.wakeups import Wakeups
 from prorl_celery.sandbox.client import KeeperClient
 from prorl_celery.scheduling.backends import BackendRegistry
-from prorl_celery.scheduling.nodes import NodeRegistry
+from prorl_celery.scheduling.nodes import NODE_TTL_SECONDS, NodeRegistry
 from prorl_celery.settings import Settings
 from prorl_celery.store.clients import blocking_client, script_client
 from prorl_celery.store.keys import Keys
@@ -44,6 +49,8 @@ log = logging.getLogger(__name__)
 RECORD_SECONDS = 2.0
 JANITOR_SECONDS = 5.0
 RECOUNT_SECONDS = 30.0
+REPLACED = signal.SIGINT
+"""Tells an upkeep to end for another one of its node."""
 
 
 @dataclass(order=True)
@@ -59,8 +66,9 @@ class Duty:
 class Upkeep:
     """A node's duties."""
 
-    def __init__(self, boot: str, settings: Settings) -> None:
+    def __init__(self, boot: str, settings: Settings, line: SupervisorLine = NO_SUPERVISOR) -> None:
         self._boot = boot
+        self._line = line
         self._settings = settings
         self._id = f"{settings.node}.{boot}.{secrets.token_hex(4)}"
         self._started_at = time.time()
@@ -73,6 +81,10 @@ class Upkeep:
         self._leftovers = Leftovers(settings, self._keeper)
         self._leaks = LeakCounter(settings)
         self._backends = BackendRegistry(client, settings)
+        self._deaths = Deaths(settings.node, self._store, self._nodes)
+        self._heard_at: float | None = None
+        self._draining = self._drains_on = False
+        self._leaves = False
         self._leads = False
         self._probe = Probe(self._backends, lambda: self._leads)
         self._wakeups = Wakeups(blocking_client(settings), Keys(settings.key_prefix)("cancel"))
@@ -90,24 +102,30 @@ class Upkeep:
         self._probe.start()
         self._leftovers.start()
         while not self._wakeups.stopping:
+            self._line.beat()
             duty = self._duties[0]
             wait = duty.due - time.monotonic()
-            if wait > 0 and self._wakeups.wait(wait):
+            if wait > 0 and self._wakeups.wait(wait, self._deaths.descriptors):
                 self._do("janitor", self._janitor.sweep)  # a job was cancelled: its sandbox may be nobody's now
                 continue
+            self._do("deaths", self._bury)
             if duty.due <= time.monotonic():
                 self._do(duty.name, duty.act)
                 duty.due = time.monotonic() + duty.every
                 heapq.heapreplace(self._duties, duty)
         self._probe.stop()
         self._leftovers.stop()
-        self._nodes.remove(self._settings.node, self._boot)
+        self._do("deaths", self._bury)
+        if self._leaves:
+            self._nodes.remove(self._settings.node, self._boot)
         if self._leads:
             self._store.resign(self._id)
 
     def record(self) -> None:
         """Write the node's line in the fleet's record."""
         settings = self._settings
+        if self._heard_at is None:
+            self._succeed()
         record = {
             "node": settings.node,
             "boot": self._boot,
@@ -118,6 +136,7 @@ class Upkeep:
             },
             "started_at": self._started_at,
             "pid": os.getpid(),
+            "machine": machine(),
             "leaked": self._leaks.value,
             "room": 0,
             "sandboxes": 0,
@@ -129,7 +148,40 @@ class Upkeep:
             record["keeper"] = {"error": str(error)}
         else:
             record.update(room=keeper["room"], sandboxes=keeper["live"], stuck=keeper["stuck"], keeper=keeper)
-        self._nodes.beat(record)
+        told = self._nodes.beat(record)
+        now = time.clock_gettime(time.CLOCK_BOOTTIME)
+        if self._heard_at is not None and now - self._heard_at > NODE_TTL_SECONDS:
+            log.warning("this node was taken for dead: its jobs may have gone elsewhere")
+            self._janitor.sweep()
+        elif self._heard_at is None and self._drains_on:
+            self._nodes.drain(settings.node)
+        self._heard_at = now
+        if told.draining != self._draining:
+            log.warning("this node %s", "drains: it takes no new jobs" if told.draining else "takes new jobs again")
+            self._draining = told.draining
+        if told.alone:
+            self._line.want_solo()
+        for process in told.processes:
+            self._deaths.look(self._boot, process)
+
+    def _succeed(self) -> None:
+        """Clean up after an earlier boot of this node: it is this one now that goes by the node's name."""
+        for earlier in self._nodes.nodes():
+            if earlier["node"] != self._settings.node or earlier["boot"] == self._boot:
+                continue
+            for process in earlier["processes"]:
+                if earlier.get("machine") == machine():
+                    self._deaths.look(earlier["boot"], process)  # some may yet finish what they have
+                else:
+                    self._deaths.presume(earlier["boot"], process)
+            self._deaths.settle()
+            self._nodes.remove(self._settings.node, earlier["boot"])
+            self._drains_on = self._drains_on or earlier["draining"]
+
+    def _bury(self) -> None:
+        """Have the jobs of processes that have died go on, at once where this node leads."""
+        if self._deaths.settle() and self._leads:
+            self.sweep()
 
     def sweep(self) -> None:
         """Repair what was lost, if this node leads."""
@@ -145,8 +197,11 @@ class Upkeep:
         if self._leads and (struck := self._backends.recount()):
             log.warning("%d jobs were still counted at backends that they had left", struck)
 
-    def stop(self) -> None:
-        """End `run` soon; callable from a signal handler."""
+    def stop(self, *, leaves: bool) -> None:
+        """End `run` soon; callable from a signal handler. `leaves`: the node is at its end, and says so; else another
+        upkeep of it follows.
+        """
+        self._leaves = leaves
         self._wakeups.stop()
 
     @staticmethod
@@ -157,15 +212,15 @@ class Upkeep:
             log.warning("%s: %s", name, error)
 
 
-def main(boot: str, settings: Settings) -> int:
-    """Run a node's upkeep until TERM; returns the exit code."""
+def main(boot: str, settings: Settings, line: SupervisorLine = NO_SUPERVISOR) -> int:
+    """Run a node's upkeep until TERM (the node stops) or INT (it is replaced); returns the exit code."""
     logging.basicConfig(
         stream=sys.stderr,
         level=settings.log_level.upper(),
         format="%(asctime)s %(levelname)s upkeep %(name)s: %(message)s",
     )
-    upkeep = Upkeep(boot, settings)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: upkeep.stop())
+    upkeep = Upkeep(boot, settings, line)
+    signal.signal(signal.SIGTERM, lambda *_: upkeep.stop(leaves=True))
+    signal.signal(REPLACED, lambda *_: upkeep.stop(leaves=False))
     upkeep.run()
     return 0

@@ -1,4 +1,6 @@
-"""What wakes the upkeep process before its next duty is due: a cancel told on a Redis channel, or the order to stop."""
+"""What wakes the upkeep process before its next duty is due: a cancel told on a Redis channel, the end of a process, or
+the order to stop.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import logging
 import os
 import select
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import redis
@@ -30,9 +33,11 @@ class Wakeups:
         self.stopping = True
         os.eventfd_write(self._stop_fd, 1)
 
-    def wait(self, seconds: float) -> bool:
-        """Wait at most that long; True when something was told on the channel."""
+    def wait(self, seconds: float, also: Iterable[int] = ()) -> bool:
+        """Wait at most that long, or until one of `also` is readable; True when something was told on the channel."""
         poll = select.poll()
+        for descriptor in also:
+            poll.register(descriptor, select.POLLIN)
         poll.register(self._stop_fd, select.POLLIN)
         channel_fd = self._descriptor()
         if channel_fd is not None:

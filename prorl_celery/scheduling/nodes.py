@@ -26,6 +26,8 @@ class Told(NamedTuple):
     """It should take no new jobs."""
     alone: int
     """Jobs that wait for a process of their own, which this node may run."""
+    processes: list[dict[str, Any]]
+    """The records of its stage processes, those that are silent included."""
 
 
 class NodeRegistry:
@@ -37,8 +39,8 @@ class NodeRegistry:
     def beat(self, record: Mapping[str, Any]) -> Told:
         """Say that a node is alive, and how it is: `node`, `boot`, and what operators see (slots, room...)."""
         member = _member(record["node"], record["boot"])
-        draining, alone = self._run("node_beat", member, json.dumps(record), TTL_MS)
-        return Told(bool(draining), alone)
+        draining, alone, *processes = self._run("node_beat", member, json.dumps(record), TTL_MS)
+        return Told(bool(draining), alone, [json.loads(process) for process in processes])
 
     def beat_process(self, node: str, boot: str, record: Mapping[str, Any]) -> bool:
         """Say that a stage process of a node is at work: `id`, `name`, `stage`, `pid`, `slots`, `busy`, `handlers`.
@@ -80,8 +82,9 @@ class NodeRegistry:
         self._run("node_beat", _member(node, boot), "", 0)
 
     def other_has_room(self, node: str) -> bool:
-        """Whether init could make a sandbox on another node right now (a record's `room` is above 0)."""
-        return any(record["node"] != node and record.get("room") for record in self.nodes())
+        """Whether init could make a sandbox on another node right now (its `room` is above 0 and it takes new jobs)."""
+        others = (record for record in self.nodes() if record["node"] != node and not record["draining"])
+        return any(record.get("room") for record in others)
 
     def works_on(self, stage: str, node: str, boot: str) -> bool:
         """Whether a node has a live process of this stage."""

@@ -22,15 +22,18 @@ def test_a_program_that_needs_no_secret_is_told_none(monkeypatch: pytest.MonkeyP
 
 def test_a_node_runs_a_keeper_its_stages_and_an_upkeep() -> None:
     units = {unit.name: unit for unit in worker_units(SETTINGS)}
-    assert list(units) == ["keeper", "init-0", "rollout-0", "rollout-1", "rollout-2", "eval-0", "upkeep"]
+    assert list(units) == ["keeper", "init-0", "rollout-0", "rollout-1", "rollout-2", "eval-0", "upkeep", "solo-0"]
     assert set(units["keeper"].replaces) == set(units) - {"keeper"}
     assert all("keeper" in unit.after for name, unit in units.items() if name != "keeper")
+    assert [name for name, unit in units.items() if unit.asked_by] == ["solo-0"]
+    assert [name for name, unit in units.items() if unit.kept] == ["keeper"]
     assert units["init-0"].stop_phase < units["upkeep"].stop_phase < units["keeper"].stop_phase
 
 
 def test_a_node_may_serve_some_stages_and_no_process_is_without_a_slot() -> None:
     units = worker_units(SETTINGS.with_(rollout_slots=2), ["rollout"])
-    assert [unit.name for unit in units] == ["keeper", "rollout-0", "rollout-1", "upkeep"]
+    assert [unit.name for unit in units] == ["keeper", "rollout-0", "rollout-1", "upkeep", "solo-0"]
+    assert [unit.name for unit in worker_units(SETTINGS, ["eval"])] == ["keeper", "eval-0", "upkeep"]
 
 
 def test_every_start_of_the_keeper_has_a_boot_id_of_its_own() -> None:

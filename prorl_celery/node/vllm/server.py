@@ -34,7 +34,7 @@ from prorl_celery.node.vllm.machine import fast_dtype
 from prorl_celery.settings import Settings
 
 if TYPE_CHECKING:
-    from prorl_celery.node.supervisor import Unit
+    from prorl_celery.node.units import Unit
 
 READY_S = 300.0
 """From start to the first sampled token: 45 s on an idle machine of two cores; 178 s were seen at a load of 14."""
@@ -136,21 +136,22 @@ class ServerSpec:
         }
 
 
-def model_units(name: str, settings: Settings, *, token: str | None, logs: Path) -> list[Unit]:
-    """The server of model `name` and its registration, for a supervisor that also has a unit `api`.
+def model_units(name: str, settings: Settings, *, port: int, token: str | None, logs: Path) -> list[Unit]:
+    """The server of model `name`, at `port`, and its registration, for a supervisor that also has a unit `api`.
 
     Prepares the model first, with lines of progress on stderr. Raises `ModelError` and `SettingsError`.
     """
     from prorl_celery.node import services
-    from prorl_celery.node.supervisor import Unit
+    from prorl_celery.node.units import Unit
 
     prepared = prepare(name, settings.data_dir, torch_index=settings.torch_index, say=_to_stderr)
-    spec = ServerSpec(prepared, free_port(), settings.run_dir / "vllm")
+    spec = ServerSpec(prepared, port, settings.run_dir / "vllm")
     registration = Call(_register, (local_url(settings), spec.backend(), token))
     return [
         Unit(
             "vllm",
             lambda: Call(spec.run),
+            kept=True,
             probe=spec.wait_ready,
             death_signal=signal.SIGTERM,
             stop_phase=services.KEEPER_STOPS,

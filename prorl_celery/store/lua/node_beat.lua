@@ -4,7 +4,8 @@ arg 1  "<node> <boot>"
 arg 2  record (JSON)
 arg 3  how long that is believed, ms; 0: the node has stopped, and no process of it is left
 
-Returns {1 when it should drain, jobs that wait for a process of their own that this node may run}
+Returns {1 when it should drain, jobs that wait for a process of their own that this node may run, records of its stage
+processes (JSON) ...}
 Writes  nodes, nodes:seen; draining and processes:<node> <boot> of a node that has stopped
 ]]
 local member = arg(1)
@@ -42,4 +43,8 @@ call('ZADD', key('nodes', 'seen'), int(now + tonumber(arg(3))), member)
 local draining = call('SISMEMBER', key('draining'), member)
 local alone = waiting('solo.' .. home)
 if draining == 0 then alone = alone + waiting('solo') end
-return {draining, alone}
+local told = {draining, alone}
+for _, value in ipairs(call('HVALS', key('processes', member))) do
+  told[#told + 1] = string.match(value, '^%d+ (.*)$')
+end
+return told
