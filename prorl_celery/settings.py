@@ -52,8 +52,23 @@ class Settings:
     """All knobs. Durations are in seconds, sizes in bytes, unless the name says otherwise."""
 
     # Redis
-    redis_url: str = setting("redis://127.0.0.1:6379/0", help="Redis for jobs, heap, counters and broker.", secret=True)
+    redis_url: str = setting(
+        "redis://127.0.0.1:6379/0",
+        help="Redis for jobs, heap, counters and broker; or sentinel://HOST,HOST/SERVICE for one with a standby.",
+        secret=True,
+    )
     key_prefix: str = setting("prorl:", help="First part of every Redis key of ours.")
+    redis_fsync: str = setting(
+        "everysec",
+        help="When the Redis of `prorl up` brings its file to the disk: everysec; always, before it answers.",
+        choices=("everysec", "always"),
+    )
+    redis_memory_bytes: int = setting(
+        0,
+        help="Memory of the Redis that `prorl up` starts; 0 is half of the machine's. New jobs are refused near it.",
+        env="PRORL_REDIS_MEMORY",
+        minimum=0,
+    )
 
     # The node
     node: str = setting(default_factory=_default_node, help="This node's name; unique in the fleet.")
@@ -89,7 +104,10 @@ class Settings:
         minimum=0.2,
     )
     stall_seconds: float = setting(
-        300.0, help="How long a job may be at one thing before it is reported as stalled.", env="PRORL_STALL", minimum=0.5
+        300.0,
+        help="How long a job may be at one thing before it is reported as stalled.",
+        env="PRORL_STALL",
+        minimum=0.5,
     )
 
     task_events: bool = setting(False, help="Workers send task events, which Flower shows.")

@@ -37,12 +37,9 @@ def check_worker(settings: Settings) -> None:
 
 def check_redis_url(settings: Settings) -> None:
     """Raises `SettingsError`, without the url, which may hold a password."""
-    from redis import Redis
+    from prorl_celery.store.address import Address
 
-    try:
-        Redis.from_url(settings.redis_url).close()  # which connects to nothing
-    except ValueError:
-        raise SettingsError("PRORL_REDIS_URL (or --redis) is no redis://, rediss:// or unix:// url") from None
+    Address.parse(settings.redis_url)
 
 
 def check_redis(settings: Settings) -> None:

