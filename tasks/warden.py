@@ -62,7 +62,7 @@ class Warden:
         self._ordered: float | None = None
         self._gave_back = False
         self._ended = False
-        self._idle_since = time.monotonic()
+        self._idle_since = NEVER
         self._thread = threading.Thread(target=self._run, name="warden", daemon=True)
 
     @property
@@ -83,6 +83,12 @@ class Warden:
     def wake(self) -> None:
         """Look again: something has changed."""
         os.eventfd_write(self._woken, 1)
+
+    def ready(self) -> None:
+        """The process takes messages now."""
+        with self._lock:
+            self._idle_since = time.monotonic()
+        self.wake()
 
     def order_to_stop(self) -> None:
         """The process was told to stop; the second time, to be quick about it. Takes no lock."""

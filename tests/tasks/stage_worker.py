@@ -55,17 +55,21 @@ class Fleet:
         self.client.close()
         self.client.connection_pool.disconnect()
 
-    def rollout(self, job_id: str, do: str, *, queue: str = "rollout", **fields: Any) -> Message:
-        """A job of `OddHandler` that is queued for rollout, and published; `seconds` goes into its instance."""
-        instance = {"data_source": "odd", "do": do, "notes": str(self.folder), "seconds": fields.pop("seconds", 0)}
+    def queued(self, job_id: str, do: str, *, queue: str = "rollout", seconds: float = 0.0, **fields: Any) -> Message:
+        """The message, which nobody has published, of a job of `OddHandler` that waits for rollout."""
+        instance = {"data_source": "odd", "do": do, "notes": str(self.folder), "seconds": seconds}
         body = {"job_id": job_id, "instance": instance, **fields}
         message = self.store.create([JobRequest.model_validate(body)])[0].message
         assert message is not None
-        got = claim(self.store, message, op=f"init of {job_id}")
+        got = claim(self.store, message, op=f"0 init of {job_id}")
         output = {"sandboxes": {}, "handler": None}
-        queued = self.store.commit(got, output, next_stage="rollout", queue=queue, worked_s=0.0)
-        self.publisher.publish(queued)
-        return queued
+        return self.store.commit(got, output, next_stage="rollout", queue=queue, worked_s=0.0)
+
+    def rollout(self, job_id: str, do: str, **fields: Any) -> Message:
+        """The same, published."""
+        message = self.queued(job_id, do, **fields)
+        self.publisher.publish(message)
+        return message
 
     def status(self, job_id: str) -> JobStatus:
         return self.store.status(job_id)
