@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from prorl_celery.errors import KeeperLost, SandboxError, SandboxRefused, sandbox_error
+from prorl_celery.errors import FenceLost, KeeperLost, SandboxError, SandboxRefused, sandbox_error
 from prorl_celery.sandbox import wire
 from prorl_celery.sandbox.base import CancelSignal, SandboxHandle, SandboxSpec
 from prorl_celery.sandbox.session import LiveSandbox
@@ -198,7 +198,8 @@ class KeeperClient:
         cannot be taken over, `FenceLost` when a later claim holds it.
         """
         with self._connect() as channel:
-            _send(channel, {"op": "attach", "sandbox_id": handle.sandbox_id, "boot": handle.boot})
+            message = {"op": "attach", "sandbox_id": handle.sandbox_id, "boot": handle.boot}
+            _send(channel, {**message, "fence": fence, "takes_over": takes_over})
             reply, descriptors = self._reply(channel, cancel, timeout)
             return self._open(reply, descriptors, cancel)
 
@@ -221,6 +222,7 @@ class KeeperClient:
             SandboxHandle.from_json(reply["handle"]),
             descriptors,
             nonce=reply["nonce"],
+            slot=reply["slot"],
             cancel=cancel,
             output_bytes=self._settings.tool_output_bytes,
             stop=self.stop,
@@ -271,6 +273,8 @@ def _send(channel: socket.socket, message: dict[str, Any]) -> None:
         raise KeeperLost(f"the keeper is gone: {error.strerror or error}") from error
 
 
-def _error(reply: dict[str, Any]) -> SandboxError:
+def _error(reply: dict[str, Any]) -> SandboxError | FenceLost:
     """The error that the keeper named."""
+    if reply.get("error") == FenceLost.__name__:
+        return FenceLost(str(reply.get("message")))
     return sandbox_error(str(reply.get("error")), str(reply.get("message", "the keeper refused")))

@@ -16,6 +16,8 @@ from contextlib import suppress
 
 from prorl_celery.errors import SandboxError
 from prorl_celery.sandbox.base import CancelSignal
+from prorl_celery.sandbox.notes import FileNotes
+from prorl_celery.sandbox.page import CONTROL, Page
 from prorl_celery.sandbox.waiting import Waiter
 
 REQUEST_SECONDS = 30.0
@@ -34,11 +36,17 @@ CODES = {
 
 
 class Control:
-    """Requests to a sandbox's first process, one at a time."""
+    """Requests to a sandbox's first process, one at a time.
 
-    def __init__(self, channel: socket.socket, cancel: CancelSignal) -> None:
+    Where a holder before us, or a request of ours that was given up, has left half a conversation, that is brought to
+    an end before the next request.
+    """
+
+    def __init__(self, channel: socket.socket, cancel: CancelSignal, page: Page, notes: FileNotes) -> None:
         self._channel = channel
         self._channel.setblocking(False)
+        self._page = page
+        self._notes = notes
         self._waiter = Waiter(channel.fileno(), cancel)
         self._broken: str | None = None
 
@@ -49,11 +57,14 @@ class Control:
     def tend(self) -> None:
         """Let the first process look after its children. Sends and waits for nothing."""
         if self._broken is None:
-            try:
-                self._channel.send(b"0 tend\n")
-            except OSError:
-                # A full or closed channel shows itself at the next real request.
-                return
+            with self._page:
+                if self._notes.under_way:
+                    return
+                try:
+                    self._channel.send(b"0 tend\n")
+                except OSError:
+                    # A full or closed channel shows itself at the next real request.
+                    return
 
     def request(
         self, operation: str, path: str = "", *, size: int = 0, data: bytes = b"", limit_bytes: int = 0
@@ -64,41 +75,80 @@ class Control:
         """
         if self._broken is not None:
             raise SandboxError(f"the sandbox's control channel is unusable: {self._broken}")
+        quoted = quote_path(path)
+        self.synchronise()
         request_id = secrets.token_hex(8)
-        head = f"{request_id} {operation} {size} {quote_path(path)}\n".encode()
-        deadline = time.monotonic() + REQUEST_SECONDS + (len(data) + limit_bytes) / SLOWEST_BYTES_PER_SECOND
-        # Until the answer is whole the channel holds half a conversation; whoever leaves here leaves it unusable.
-        self._broken = f"{operation} was given up half-way"
+        head = _head(request_id, operation, size, quoted)
+        seconds = REQUEST_SECONDS + (len(data) + limit_bytes) / SLOWEST_BYTES_PER_SECOND
+        with self._page:
+            out = head + data + request_id.encode() if operation == "write" else head
+            self._notes.request(len(out), request_id if operation == "write" else None)
+        return self._exchange(out, request_id, limit_bytes, time.monotonic() + seconds)
+
+    def synchronise(self) -> None:
+        """Bring a request that is under way to an end: what was not sent of it is made up for, so that it is none or
+        fails, and its answer is thrown away. Raises as `request`.
+        """
+        if not self._notes.under_way:
+            return
+        unsent = self._notes.unsent
+        request_id = secrets.token_hex(8)
+        # Blanks at the end of a line mean nothing, nor does an empty line. In a file's place they lack what ends it.
+        fill = b"\n" + b" " * unsent + b"\n" if unsent else b"\n"
+        seconds = REQUEST_SECONDS + unsent / SLOWEST_BYTES_PER_SECOND
+        self._exchange(fill + _head(request_id, "ping", 0, ""), request_id, None, time.monotonic() + seconds)
+
+    def _exchange(self, out: bytes, request_id: str, limit_bytes: int | None, deadline: float) -> tuple[int, bytes]:
+        """Send and wait for the request's answer. Without a limit whatever comes before it is thrown away."""
         try:
-            answer = self._exchange(head + data, b"\0" + request_id.encode() + b" ", limit_bytes, deadline)
+            return self._send_and_receive(out, f"\0{request_id} ".encode(), limit_bytes, deadline)
         except OSError as error:
             raise SandboxError(f"the sandbox is gone ({error.strerror or error})") from error
-        self._broken = None
-        return answer
 
-    def _exchange(self, out: bytes, trailer: bytes, limit_bytes: int, deadline: float) -> tuple[int, bytes]:
+    def _send_and_receive(
+        self, out: bytes, trailer: bytes, limit_bytes: int | None, deadline: float
+    ) -> tuple[int, bytes]:
+        page, notes = self._page, self._notes
         pending = memoryview(out)
         answer = bytearray()
         while True:
             events = self._waiter.readable(deadline, also_writable=bool(pending))
             if not events:
                 raise SandboxError("the sandbox did not answer in time")
-            if pending:
-                with suppress(BlockingIOError):
-                    pending = pending[self._channel.send(pending[: 64 << 10]) :]
+            page.begin(CONTROL)
             try:
-                data = self._channel.recv(64 << 10)
-            except BlockingIOError:
-                continue
-            if not data:
-                raise SandboxError("the sandbox is gone")
-            answer += data
-            at = answer.rfind(trailer, max(0, len(answer) - len(trailer) - 8))
-            if at >= 0 and answer.endswith(b"\n"):
-                code = answer[at + len(trailer) : -1]
-                return (int(code) if code.isdigit() else errno.EIO), bytes(answer[:at])
-            if len(answer) > limit_bytes + 64:
+                if pending:
+                    with suppress(BlockingIOError):
+                        sent = self._channel.send(pending[: 64 << 10])
+                        pending = pending[sent:]
+                        if limit_bytes is not None:
+                            notes.unsent -= sent
+                try:
+                    data = self._channel.recv(64 << 10)
+                except BlockingIOError:
+                    continue
+                if not data:
+                    raise SandboxError("the sandbox is gone")
+                answer += data
+                at = answer.rfind(trailer, max(0, len(answer) - len(trailer) - 8))
+                if at >= 0 and answer.endswith(b"\n"):
+                    notes.under_way = False
+                    code = answer[at + len(trailer) : -1]
+                    return (int(code) if code.isdigit() else errno.EIO), bytes(answer[:at])
+            finally:
+                page.end()
+            if limit_bytes is None:
+                del answer[: -len(trailer) - 8]
+            elif len(answer) > limit_bytes + 64:
                 raise SandboxError("the sandbox's answer is longer than asked for")
+
+    def has_written(self) -> bool:
+        """Whether a write took place since the sandbox was marked; none is under way now. Raises as `request`."""
+        writes, write_id = self._notes.count, self._notes.write_id
+        if not writes:
+            return False
+        _, last = self.request("wrote", limit_bytes=64)
+        return writes > 1 or last == f"{write_id} 0".encode()
 
     def close(self) -> None:
         self._broken = self._broken or "closed"
@@ -135,7 +185,12 @@ class ControlFiles:
 
     def recover(self) -> bool:
         """As `Files.recover`."""
-        raise SandboxError("the sandbox's files cannot be taken over")
+        return self._control.has_written()
+
+
+def _head(request_id: str, operation: str, size: int, quoted: str) -> bytes:
+    """A request's line. It ends with its id, without which it is taken to be half of one."""
+    return f"{request_id} {operation} {size} {quoted}:{request_id}\n".encode()
 
 
 def quote_path(path: str) -> str:

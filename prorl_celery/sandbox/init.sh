@@ -11,10 +11,12 @@
 # (a process that may be killed, and is then replaced at the next request). It is started with `bash -m`, which makes
 # it a process group of its own in the terminal's foreground; without, a shell started later would stop on SIGTTIN.
 #
-# Requests are lines `ID OPERATION ARGUMENT...`, arguments in printf %b form; answers are bytes, then NUL ID CODE
-# newline. ID is random and fresh, so that no file's contents can end an answer. `tend` and `warm` are not answered.
+# Requests are lines `ID OPERATION SIZE PATH:ID`, the path in printf %b form; answers are bytes, then NUL ID CODE newline.
+# ID is random and fresh, so that no file's contents can end an answer. The second one says that the request is whole:
+# who sent it may have died in the midst of it, and another have filled up the line. So does one behind a file's bytes.
+# `tend` and `warm` are lines without, and not answered.
 nonce=$1 control=$2 work=$3 processes=$4 data_kib=$5 reach=$6 setup=$7 loop_pid=
-sockets=$8 python=$9 packages=${10} kept=${11} inside=${12} kernel_pid= kernel_status=new
+sockets=$8 python=$9 packages=${10} kept=${11} inside=${12} kernel_pid= kernel_status=new wrote=
 [[ $control == 3 ]] || eval "exec 3<&$control $control>&-"
 exec 2>/dev/null
 umask 022
@@ -124,7 +126,7 @@ read_file() {
 }
 
 write_file() {
-  local path=$1 parent temporary code=0
+  local path=$1 parent temporary whole code=0
   [[ -L $path ]] && path=$(readlink -f -- "$path")
   parent=${path%/*}
   if [[ -d $path ]]; then code=21
@@ -140,6 +142,8 @@ write_file() {
   else
     head -c "$2" >/dev/null
   fi
+  read -r -N "${#id}" whole
+  [[ $whole == "$id" || $code != 0 ]] || code=5
   if [[ $code == 0 ]]; then
     [[ -x $path ]] && chmod +x -- "$temporary"
     mv -f -- "$temporary" "$path" || code=5
@@ -171,11 +175,15 @@ tend
 while IFS=' ' read -r -u 3 id operation size argument; do
   tend
   code=0
-  printf -v argument '%b' "$argument"
   case $operation in
     tend) continue ;;
     warm) start_kernel >/dev/null; continue ;;
+  esac
+  [[ $argument == *":$id" ]] || operation=
+  printf -v argument '%b' "${argument%":$id"}"
+  case $operation in
     ping) ;;
+    wrote) printf '%s' "$wrote" >&3 ;;
     interrupt) kill_foreground ;;
     restart) kill_foreground shell ;;
     killall)
@@ -185,7 +193,7 @@ while IFS=' ' read -r -u 3 id operation size argument; do
     kernel) start_kernel >&3; code=$? ;;
     kernel_signal) signal_kernel "$size"; code=$? ;;
     read) ( read_file "$argument" "$size" ) >&3 </dev/null; code=$? ;;
-    write) ( write_file "$argument" "$size" ) <&3 >/dev/null; code=$? ;;
+    write) ( write_file "$argument" "$size" ) <&3 >/dev/null; code=$? wrote="$id $code" ;;
     list) ( list_folder "$argument" "$size" ) >&3 </dev/null; code=$? ;;
     *) code=38 ;;
   esac

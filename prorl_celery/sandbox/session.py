@@ -12,6 +12,8 @@ from prorl_celery.sandbox import wire
 from prorl_celery.sandbox.base import CancelSignal, SandboxHandle
 from prorl_celery.sandbox.control import Control, ControlFiles
 from prorl_celery.sandbox.kernel.life import KernelLife
+from prorl_celery.sandbox.notes import FileNotes, KernelNotes, Mark, ShellNotes
+from prorl_celery.sandbox.page import Page
 from prorl_celery.sandbox.shell import PtyShell
 
 if TYPE_CHECKING:
@@ -29,16 +31,30 @@ class LiveSandbox:
         descriptors: Sequence[int],
         *,
         nonce: str,
+        slot: int,
         cancel: CancelSignal,
         output_bytes: int,
         stop: Callable[[str], None],
     ) -> None:
         self.handle = handle
-        self._pty, control, *self._kernel_sockets = descriptors
-        self._control = Control(socket.socket(fileno=control), cancel)
+        self._pty, control, page, *self._kernel_sockets = descriptors
+        channel = socket.socket(fileno=control)
+        try:
+            self._page = Page(page, slot=slot)
+            self._page.hold()
+        except BaseException as error:
+            channel.close()
+            wire.close_all([self._pty, *self._kernel_sockets])
+            if isinstance(error, OSError):
+                raise SandboxError(f"the sandbox's page could not be mapped: {error}") from error
+            raise
+        finally:
+            os.close(page)
+        self._file_notes, self._shell_notes = FileNotes(self._page), ShellNotes(self._page)
+        self._kernel_notes, self._mark = KernelNotes(self._page), Mark(self._page)
+        self._control = Control(channel, cancel, self._page, self._file_notes)
         self._stop = stop
         self._closed = False
-        self._mark = ""
         self._nonce = nonce
         self._cancel = cancel
         self._output_bytes = output_bytes
@@ -51,6 +67,8 @@ class LiveSandbox:
             cancel=cancel,
             output_bytes=output_bytes,
             workdir=handle.workdir,
+            page=self._page,
+            notes=self._shell_notes,
         )
         self.files = ControlFiles(self._control)
 
@@ -82,10 +100,12 @@ class LiveSandbox:
 
     @property
     def marked(self) -> str:
-        return self._mark
+        return self._mark.name
 
     def mark(self, name: str) -> None:
-        self._mark = name
+        """As `Sandbox.mark`."""
+        with self._page:
+            self._mark.change(name, self._shell_notes, self._file_notes, self._kernel_notes)
 
     def close(self) -> None:
         """Close this process's descriptors. The sandbox lives on."""
@@ -97,6 +117,7 @@ class LiveSandbox:
                 self._life.close()
             os.close(self._pty)
             self._control.close()
+            self._page.close()
             wire.close_all(self._kernel_sockets)
 
     def stop(self) -> None:

@@ -2,6 +2,8 @@
 
 The terminal's modes are set from this side before each command: raw input (no limit on a line), no echo, output as it
 is, interrupt on ^C. So a command that changes them changes them for itself only.
+
+What is read, and how much of a command's line was sent, is noted on the sandbox's page.
 """
 
 from __future__ import annotations
@@ -9,15 +11,25 @@ from __future__ import annotations
 import fcntl
 import os
 import select
+import struct
 import termios
+import time
 from typing import Any
 
 from prorl_celery.errors import SandboxError
 from prorl_celery.sandbox.base import CancelSignal
+from prorl_celery.sandbox.notes import ShellNotes
+from prorl_celery.sandbox.page import READ, WRITE, Page
 from prorl_celery.sandbox.waiting import Waiter
 
 READ_BYTES = 64 << 10
 INTERRUPT = b"\x03"
+AT_ONCE_BYTES = 1024
+"""What the kernel takes whole or not at all into an empty terminal, and what bash reads at once. A line no longer than
+this is sent by one write; of a longer one the end is a write of its own: without it nothing is run.
+"""
+TIOCGPTPEER = 0x5441
+"""Opens the other end of a pseudo-terminal without its name (Linux 4.13)."""
 _MODES = bytes(64)
 """Room for the kernel's form of the modes."""
 
@@ -25,19 +37,24 @@ _MODES = bytes(64)
 class Terminal:
     """Reads and writes the pty's master descriptor, which stays the caller's to close.
 
-    Every method raises `SandboxError` when the other side is gone; `receive` also what the cancel signal raises.
+    Every method raises `SandboxError` when the other side is gone, and `FenceLost` when another process has taken the
+    sandbox over; `receive` also what the cancel signal raises.
     """
 
-    def __init__(self, descriptor: int, cancel: CancelSignal) -> None:
+    def __init__(self, descriptor: int, cancel: CancelSignal, page: Page, notes: ShellNotes) -> None:
         self._descriptor = descriptor
         self._waiter = Waiter(descriptor, cancel)
+        self._page = page
+        self._notes = notes
         self._to_send = memoryview(b"")
+        self._whole = self._noted = False
         self._modes = b""
         self.bytes_read = 0
         """Everything that was read from the terminal so far."""
 
     def set_modes(self) -> None:
         """Give the terminal the modes that we count on, if it has others."""
+        self._page.begin(WRITE)
         try:
             # The kernel's own form, compared as it is: a fraction of what `tcgetattr` costs, for every command.
             if fcntl.ioctl(self._descriptor, termios.TCGETS, _MODES) != self._modes:
@@ -45,11 +62,20 @@ class Terminal:
                 self._modes = fcntl.ioctl(self._descriptor, termios.TCGETS, _MODES)
         except (OSError, termios.error) as error:
             raise SandboxError("the sandbox is gone") from error
+        finally:
+            self._page.end()
 
-    def send(self, data: bytes) -> None:
-        """Begin to send `data`, in place of what was not sent yet. `receive` goes on with it."""
+    def send(self, data: bytes, *, noted: bool = False) -> None:
+        """Begin to send `data`, in place of what was not sent yet. `receive` goes on with it.
+
+        `noted`: it is the line of the command that was noted last, or the end of it.
+        """
         self._to_send = memoryview(data)
+        self._whole = len(data) <= AT_ONCE_BYTES
+        self._noted = noted
         if data:
+            self._write()
+        if len(self._to_send) == 1:
             self._write()
 
     @property
@@ -63,6 +89,30 @@ class Terminal:
         except OSError:
             return 0
 
+    def unread(self) -> int:
+        """Bytes sent that nobody inside has read yet."""
+        try:
+            flags = os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC
+            inside = fcntl.ioctl(self._descriptor, TIOCGPTPEER, flags)
+        except OSError as error:
+            raise SandboxError("the sandbox is gone") from error
+        try:
+            count: int = struct.unpack("i", fcntl.ioctl(inside, termios.FIONREAD, bytes(4)))[0]
+            return count
+        finally:
+            os.close(inside)
+
+    def discard(self) -> None:
+        """Throw away what was sent and not read."""
+        self._to_send = memoryview(b"")
+        self._page.begin(WRITE)
+        try:
+            termios.tcflush(self._descriptor, termios.TCOFLUSH)
+        except termios.error as error:
+            raise SandboxError("the sandbox is gone") from error
+        finally:
+            self._page.end()
+
     def receive(self, deadline: float) -> bytes | None:
         """Wait for output and go on sending; what was read (nothing, if only sent), or None at the deadline."""
         events = self._waiter.readable(deadline, also_writable=bool(self._to_send))
@@ -72,25 +122,40 @@ class Terminal:
             self._write()
             if not events & ~select.POLLOUT:
                 return b""
+        page, notes = self._page, self._notes
+        page.begin(READ)
         try:
             data = os.read(self._descriptor, READ_BYTES)
+            notes.log(data)
+            notes.seen_at = time.monotonic()
         except BlockingIOError:
             return b""
         except OSError as error:  # EIO: nobody holds the other side any more
             raise SandboxError("the sandbox is gone") from error
+        finally:
+            page.end()
         if not data:
             raise SandboxError("the sandbox is gone")
         self.bytes_read += len(data)
         return data
 
     def _write(self) -> None:
+        out = self._to_send
+        if not self._whole and len(out) > 1:
+            out = out[:-1]
+        self._page.begin(WRITE)
         try:
-            sent = os.write(self._descriptor, self._to_send)
+            sent = os.write(self._descriptor, out)
+            if self._noted:
+                self._notes.sent_bytes += sent
         except BlockingIOError:
             return
         except OSError as error:
             raise SandboxError("the sandbox is gone") from error
+        finally:
+            self._page.end()
         self._to_send = self._to_send[sent:]
+        self._whole = False
 
 
 def _wanted(modes: list[Any]) -> list[Any]:

@@ -18,6 +18,8 @@ from prorl_celery.sandbox.control import Control
 from prorl_celery.sandbox.kernel.channels import Message
 from prorl_celery.sandbox.kernel.results import CellOutput
 from prorl_celery.sandbox.kernel.zmtp import COMMAND, GREETING, LONG, MORE, SUB, Peer
+from prorl_celery.sandbox.notes import FileNotes
+from prorl_celery.sandbox.page import Page, make_page
 from prorl_celery.sandbox.waiting import NeverCancelled
 
 LONGEST = 1 << 20
@@ -115,7 +117,11 @@ def test_a_stages_time_out_in_the_middle_of_a_request_stays_one():
     ours, theirs = socket.socketpair()
     with theirs, Over() as over:
         os.eventfd_write(over.fileno(), 1)
-        control = Control(ours, over)
+        descriptor = make_page(fence=1, output_bytes=1024)
+        page = Page(descriptor)
+        os.close(descriptor)
+        control = Control(ours, over, page, FileNotes(page))
         with pytest.raises(StageTimeout):
             control.ping()
         control.close()
+        page.close()

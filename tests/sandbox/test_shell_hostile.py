@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sandbox_images import needs_singularity
 
-from prorl_celery.sandbox import shell
+from prorl_celery.sandbox import prompts
 from prorl_celery.sandbox.session import LiveSandbox
 from prorl_celery.settings import Settings
 
@@ -182,7 +182,7 @@ def test_a_shell_that_ends_or_is_of_no_use_any_more_is_replaced(sandbox):
     ["shopt -s extdebug; trap false DEBUG", "readonly PS1=mine", "alias PS1='#' {='#'; shopt -u promptvars"],
 )
 def test_a_shell_that_does_not_answer_any_more_is_replaced(start, command, monkeypatch):
-    monkeypatch.setattr(shell, "TIDY_SECONDS", 0.5)
+    monkeypatch.setattr(prompts, "TIDY_SECONDS", 0.5)
     sandbox = start()
     sandbox.shell.run(command, timeout=0.5)
     result = sandbox.shell.run("echo after", timeout=20)

@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
     settings = Settings.from_env()
     left = clear_left(settings, deadline=time.monotonic() + CLEAR_SECONDS)
 
-    # Three descriptors a sandbox; the sandboxes themselves get the usual limit (`init.sh`).
+    # Four descriptors a sandbox; the sandboxes themselves get the usual limit (`init.sh`).
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 

@@ -31,6 +31,10 @@ class Entry:
         """Its /usr is the host's. Of an instance only the child that starts it can tell: its image may not answer."""
         self.binds: tuple[Bind, ...] | None = None
         """Those that it may have, once a child has looked at them (`Kinds.are_bound`)."""
+        self.page: int | None = None
+        """The memory that its holders share (`prorl_celery.sandbox.page`)."""
+        self.holders = 0
+        """How many have had it so far."""
         self.ending = False
         self.over = False
         """All of its process has gone."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import secrets
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from prorl_celery.sandbox import local, singularity
 from prorl_celery.sandbox.base import SandboxHandle, SandboxSpec
 from prorl_celery.sandbox.launch import Launch, check_spec, choose_kind, sandbox_user
 from prorl_celery.sandbox.networks import Loopbacks
+from prorl_celery.sandbox.page import make_page, write_fence
 from prorl_celery.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -101,6 +103,7 @@ class Sandboxes:
             self._hand_over(spare, spec, started)
             return spare
         try:
+            entry.page = make_page(fence=spec.fence, output_bytes=self._settings.tool_output_bytes)
             self._go_on(entry, started)
         except SandboxError:
             self._gone(entry)
@@ -157,6 +160,8 @@ class Sandboxes:
         # Its place in the order of those with an owner is that of its taking, as pages of a listing rely on it.
         self._entries[spare.sandbox_id] = self._entries.pop(spare.sandbox_id)
         spare.spec = spec
+        if spare.page is not None:
+            write_fence(spare.page, spec.fence)
         spare.started_at = time.monotonic()
         if spare.lifetime is not None:
             spare.lifetime.cancel()
@@ -279,6 +284,9 @@ class Sandboxes:
         self.limits.gone(entry.sandbox_id)
         self.kernels.gone(entry.sandbox_id)
         self.kinds.gone(entry.kind, entry.sandbox_id)
+        if entry.page is not None:
+            os.close(entry.page)
+            entry.page = None
         if entry.lifetime is not None:
             entry.lifetime.cancel()
         if entry.launch is not None and entry.kind == "local":

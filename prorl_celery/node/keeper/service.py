@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from prorl_celery.errors import KeeperLost, SandboxError
+from prorl_celery.errors import FenceLost, KeeperLost, SandboxError
 from prorl_celery.node.keeper.admission import Admissions
 from prorl_celery.node.keeper.entry import Entry
 from prorl_celery.node.keeper.listener import Listener
@@ -16,6 +16,7 @@ from prorl_celery.node.keeper.loop import Loop
 from prorl_celery.node.keeper.sandboxes import Sandboxes
 from prorl_celery.sandbox import wire
 from prorl_celery.sandbox.base import SandboxSpec
+from prorl_celery.sandbox.page import read_fence, write_fence
 from prorl_celery.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ class Connection:
         except OSError:
             self.close()
 
-    def fail(self, error: SandboxError) -> None:
+    def fail(self, error: SandboxError | FenceLost) -> None:
         """Answer with an error."""
         self.send({"ok": False, "error": type(error).__name__, "message": str(error)[:MESSAGE_CHARACTERS]})
 
@@ -91,7 +92,7 @@ class Connection:
             return
         try:
             self._service.serve(self, message)
-        except SandboxError as error:
+        except (SandboxError, FenceLost) as error:
             self.fail(error)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             self.fail(SandboxError(f"a bad request: {type(error).__name__}: {error}"))
@@ -119,6 +120,8 @@ class Service:
         self.admissions = Admissions(settings.rollout_slots + settings.init_ahead, loop)
         self.sandboxes = Sandboxes(settings, boot, loop, self.admissions, guard_pid)
         self.attaches = 0
+        self.takeovers = 0
+        """Attaches that followed upon the death of a holder."""
         self._operations: dict[str, Callable[[Connection, dict[str, Any]], None]] = {
             "status": self._status,
             "list": self._list,
@@ -160,6 +163,7 @@ class Service:
                 "room": self.admissions.room,
                 "starts": self.sandboxes.starts,
                 "attaches": self.attaches,
+                "takeovers": self.takeovers,
                 "stops": self.sandboxes.stops,
                 "leaked": self.sandboxes.leaked,
                 **self.sandboxes.limits.status(),
@@ -223,18 +227,26 @@ class Service:
         entry = self.sandboxes.get(message["sandbox_id"])
         if entry is None:
             raise SandboxError(f"the sandbox {message['sandbox_id']} is gone")
+        fence = int(message.get("fence", 0))
+        if fence and entry.page is not None:
+            if fence < read_fence(entry.page):
+                raise FenceLost(f"a later claim holds the sandbox {entry.sandbox_id}")
+            # From here on whoever held it uses it no more.
+            write_fence(entry.page, fence)
         self.attaches += 1
+        self.takeovers += bool(message.get("takes_over"))
         self._give(connection, entry)
 
     def _give(self, connection: Connection, entry: Entry) -> None:
         process, handle = entry.process, entry.handle
-        if process is None or handle is None or not process.alive:
+        if process is None or handle is None or entry.page is None or not process.alive:
             connection.fail(SandboxError("the sandbox ended while it started"))
             return
-        descriptors = (process.pty, process.control.fileno(), *self.sandboxes.kernels.descriptors(entry.sandbox_id))
-        connection.send(
-            {"ok": True, "handle": handle.to_json(), "nonce": entry.nonce, "descriptors": len(descriptors)}, descriptors
-        )
+        kernel = self.sandboxes.kernels.descriptors(entry.sandbox_id)
+        descriptors = (process.pty, process.control.fileno(), entry.page, *kernel)
+        entry.holders += 1
+        answer = {"ok": True, "handle": handle.to_json(), "nonce": entry.nonce, "slot": entry.holders}
+        connection.send({**answer, "descriptors": len(descriptors)}, descriptors)
 
     def _stop(self, connection: Connection, message: dict[str, Any]) -> None:
         """Answer when it is gone; with `wait` false, when its end has begun."""
