@@ -21,7 +21,8 @@ if job.cancel then
   conclude_cancelled(job, 'cancel')
   return 'cancelled'
 end
-local claimed, gone = lease(job), arg(5) == '1' and job.bound == '1'
+local claimed = lease(job)
+local gone = arg(5) == '1' and (job.stage == 'rollout' or job.bound == '1')
 tell(job, 'handed_back ' .. job.stage)
 local message
 if job.stage == 'init' then

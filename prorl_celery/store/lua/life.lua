@@ -36,6 +36,7 @@ local function home(queue) return string.match(queue, '^%a+%.(.+)$') end
 
 -- Put a job that runs, or waits in a queue, into (another) queue. Returns what a message needs.
 local function requeue(job, step, stage, queue, node)
+  release_backend(job)
   call('HSET', job.key, 'state', 'queued', 'stage', stage, 'since', NOW, 'active', NOW, 'fence', int(job.fence),
     'last', step .. ':' .. int(job.fence))
   unstall(job)
@@ -48,7 +49,6 @@ end
 
 -- Send a job back to init; `charged` when that is a new attempt.
 local function start_over(job, step, charged)
-  release_backend(job)
   if charged then call('HINCRBY', job.key, 'attempt', 1) end
   if job.stage ~= 'init' then tally('started_over') end
   call('HSET', job.key, 'rf', '0')
@@ -66,7 +66,6 @@ end
 
 -- Queue a rollout for another process, which goes on after the last turn of its log.
 local function go_on(job, step)
-  release_backend(job)
   call('HSET', job.key, 'going_on', '1')
   tally('went_on')
   local there = reader(job.queue) == 'alive' and home(job.queue) or nil
@@ -133,7 +132,6 @@ end
 local function repeat_eval(job, step, charged)
   local who = job.bound == '1' and reader(job.queue)
   if who == 'gone' then return start_over(job, step, charged) end
-  release_backend(job)
   if charged then call('HINCRBY', job.key, 'attempt', 1) end
   if who then return requeue(job, step, 'eval', queue_of(job, 'eval', home(job.queue)), job.on or '') end
   call('HDEL', job.key, 'sandboxes', 'bound')
