@@ -31,6 +31,7 @@ from prorl_celery.scheduling.nodes import NodeRegistry
 from prorl_celery.scheduling.policy import PolicyRegistry
 from prorl_celery.settings import Settings
 from prorl_celery.store.clients import blocking_client, script_client
+from prorl_celery.store.connections import open_connections
 from prorl_celery.store.keys import Keys
 from tasks.beat import Beat
 from tasks.clock import DeadlineThread
@@ -58,6 +59,9 @@ def slots_of(stage: Role, index: int, settings: Settings) -> int:
     return share + (1 if index < rest else 0)
 
 
+BEAT_CONNECTIONS = 2
+
+
 class StageProcess:
     """What the slots of a stage process share. Nothing here starts a thread or a connection before `start`."""
 
@@ -82,12 +86,15 @@ class StageProcess:
         self.nursery = nursery
         self.handlers = handlers
         self.line = line
-        self.app = make_app(settings, boot=boot, connections=min(16, self.slots + 2))
+        self.app = make_app(settings, boot=boot, connections=min(16, self.slots + 2), process=self.name)
         self.publisher = Publisher(self.app)
-        client = script_client(settings)
+        client = script_client(settings, process=self.name)
         self.store = JobStore(client, settings)
         self.backends = BackendRegistry(client, settings)
         self.nodes = NodeRegistry(client, settings)
+        # The heartbeat does not queue for a connection behind the slots.
+        beats = script_client(settings, process=self.name, connections=BEAT_CONNECTIONS)
+        self._record = NodeRegistry(beats, settings)
         self.keeper = KeeperClient(settings)
         self.models = ModelLoop()
         self.deadlines = DeadlineThread()
@@ -95,7 +102,11 @@ class StageProcess:
         self.gate = PolicyGate(PolicyRegistry(client, settings), self.id, settings.backend_wait_seconds)
         self.watch = BackendWatch(self.backends, self.models)
         self.beat = Beat(
-            self.store, settings.heartbeat_seconds, settings.stall_seconds, first=line.beat, also=self._tell_node
+            JobStore(beats, settings),
+            settings.heartbeat_seconds,
+            settings.stall_seconds,
+            first=line.beat,
+            also=self._tell_node,
         )
         self.intake = Intake(self.queues)
         self.giving_back = threading.Event()
@@ -103,7 +114,7 @@ class StageProcess:
         self.warden = Warden(self)
         keys = Keys(settings.key_prefix)
         self.listener = Listener(
-            blocking_client(settings),
+            blocking_client(settings, process=self.name),
             {
                 keys("cancel"): self.beat.cancel,
                 keys("policy"): self.gate.heard,
@@ -178,7 +189,7 @@ class StageProcess:
             self.deadlines.stop,
             self.models.stop,
             self.gate.close,
-            lambda: self.nodes.forget_process(node, boot, self.id),
+            lambda: self._record.forget_process(node, boot, self.id),
             self.nursery.close,
         ):
             try:
@@ -191,7 +202,7 @@ class StageProcess:
         self.watch.heard()
 
     def _tell_node(self, busy: int) -> None:
-        draining = self.nodes.beat_process(
+        draining = self._record.beat_process(
             self.settings.node,
             self.boot,
             {
@@ -206,6 +217,7 @@ class StageProcess:
                 "draining": self.draining,
                 "started_at": self._started_at,
                 "handlers": sorted(self.handlers),
+                "connections": open_connections(),
             },
         )
         self._obey(draining)
