@@ -38,7 +38,7 @@ def create_app(
     app = Flask("prorl", static_folder=None)
     app.url_map.strict_slashes = False
     app.config["MAX_CONTENT_LENGTH"] = settings.max_body_bytes
-    client, blocking = script_client(settings), blocking_client(settings)
+    client, blocking = script_client(settings, process="api"), blocking_client(settings, process="api")
     pauses = policy_registry or PolicyRegistry(client, settings)
     app.extensions[EXTENSION] = Services(
         settings=settings,
@@ -48,7 +48,7 @@ def create_app(
         policy=pauses,
         heeding=heeding or Heeding(pauses, blocking),
         handlers=load_handlers(settings) if handlers is None else handlers,
-        publisher=publisher or Publisher(make_app(settings)),
+        publisher=publisher or Publisher(make_app(settings, process="api")),
         waiters=Waiters(ended or ResultsStream(blocking, settings), limit=settings.max_waiters),
     )
     problems.install(app)

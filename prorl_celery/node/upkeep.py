@@ -72,10 +72,10 @@ class Upkeep:
         self._settings = settings
         self._id = f"{settings.node}.{boot}.{secrets.token_hex(4)}"
         self._started_at = time.time()
-        client = script_client(settings)
+        client = script_client(settings, process="upkeep")
         self._store = JobStore(client, settings)
         self._nodes = NodeRegistry(client, settings)
-        self._publisher = Publisher(make_app(settings, boot=boot, connections=2))
+        self._publisher = Publisher(make_app(settings, boot=boot, connections=2, process="upkeep"))
         self._keeper = KeeperClient(settings)
         self._janitor = Janitor(self._store, self._keeper, settings)
         self._leftovers = Leftovers(settings, self._keeper)
@@ -87,7 +87,7 @@ class Upkeep:
         self._leaves = False
         self._leads = False
         self._probe = Probe(self._backends, lambda: self._leads)
-        self._wakeups = Wakeups(blocking_client(settings), Keys(settings.key_prefix)("cancel"))
+        self._wakeups = Wakeups(blocking_client(settings, process="upkeep"), Keys(settings.key_prefix)("cancel"))
         now = time.monotonic()
         self._duties = [
             Duty(now, "record", RECORD_SECONDS, self.record),
