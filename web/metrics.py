@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from flask import Blueprint, Response
 
+from prorl_celery.store.connections import open_connections
 from web.contract import operation
-from web.operations import ServiceStatus, latest, overview
+from web.operations import NodeRecord, ServiceStatus, latest, overview
+from web.services import services
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LIVE = ("queued", "running")
@@ -81,6 +84,19 @@ def metrics_of(status: ServiceStatus) -> list[Metric]:
             [({"node": node.node, "stage": stage}, node.busy.get(stage, 0)) for node in nodes for stage in node.slots],
         ),
         Metric(
+            "prorl_redis_connections",
+            "gauge",
+            "Open connections to Redis of a stage process, or of the API process that answers.",
+            [
+                *(
+                    ({"node": node.node, "process": name}, count)
+                    for node in nodes
+                    for name, count in _connections(node).items()
+                ),
+                ({"node": services().settings.node, "process": "api"}, open_connections()),
+            ],
+        ),
+        Metric(
             "prorl_queued_jobs",
             "gauge",
             "Jobs whose message waits in a queue of the stage.",
@@ -99,6 +115,14 @@ def metrics_of(status: ServiceStatus) -> list[Metric]:
             [({"state": state}, count) for state, count in status.backends],
         ),
     ]
+
+
+def _connections(node: NodeRecord) -> Counter[str]:
+    """By a process's name: one that was retired works on beside its successor."""
+    found: Counter[str] = Counter()
+    for process in node.processes:
+        found[process.name] += process.connections
+    return found
 
 
 def _escaped(text: str) -> str:

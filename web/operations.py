@@ -46,6 +46,8 @@ class ProcessRecord(BaseModel):
 
     name: str
     stage: Stage
+    connections: int = 0
+    """To Redis, the broker's included."""
 
 
 class NodeRecord(BaseModel):

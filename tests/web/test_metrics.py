@@ -70,3 +70,22 @@ def test_metrics_need_the_same_right_as_the_status(make: Callable[..., Flask]) -
 
 def test_without_redis_there_are_none(make: Callable[..., Flask]) -> None:
     assert make(redis_url="unix:///nowhere/redis.sock").test_client().get("/metrics").status_code == 503
+
+
+def test_connections_to_redis_are_told_by_process(app: Flask) -> None:
+    beat(app, "n1")
+    nodes = app.extensions["prorl"].nodes
+    for number, connections in (("a", 5), ("b", 7)):  # one that retires and its successor
+        record = {
+            "id": number,
+            "name": "eval-0",
+            "stage": "eval",
+            "busy": 0,
+            "handlers": [],
+            "connections": connections,
+        }
+        nodes.beat_process("n1", "b1", record)
+    told = samples(app)
+    assert told[key("prorl_redis_connections", node="n1", process="eval-0")] == 12
+    own = [value for (name, labels), value in told.items() if ("process", "api") in labels]
+    assert len(own) == 1
