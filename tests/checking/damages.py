@@ -154,6 +154,7 @@ DAMAGES = [
     Damage("uncounted-at-its-backend", uncount, "not-assigned", "runs"),
     Damage("assigned-at-no-backend", lambda c: c.sadd(P + "assigned:http://z", "runs"), "stray-assigned", "runs"),
     Damage("held-by-a-queued-job", lambda c: c.hset(P + "job:waits", "held", "1"), "backend-held", "waits"),
+    Damage("held-backend-forgotten", lambda c: c.hdel(P + "job:runs", "backend"), "backend-held", "runs", alone=False),
     Damage("held-by-an-ended-job", lambda c: c.hset(P + "job:done", "held", "1"), "backend-held", "done"),
     Damage("count-off", break_heap, "heap-score", "http://a"),
     Damage("heap-without-backend", lambda c: c.zadd(P + "heap:m", {"http://z": 0}), "stray-heap", "http://z"),

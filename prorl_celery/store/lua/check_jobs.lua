@@ -30,6 +30,13 @@ local function end_as_lost(job, what)
   conclude(job, 'check', 'failed', 'error', {'error', error_json('internal', job.stage, what, false)})
 end
 
+-- Send a job back to init, unless it was to end.
+local function begin_again(job)
+  take(job)
+  if not job.cancel then return start_over(job, 'check', false) end
+  conclude_cancelled(job, 'check')
+end
+
 -- Set what cannot be read anew; a job that may not have ended ends as failed.
 local function rebuild(id)
   local record = key('job', id)
@@ -78,8 +85,7 @@ end
 local function check_queued(job, note)
   if not job.queue then
     note('not-queued', 'waits, and in no queue', function(job)
-      take(job)
-      return start_over(job, 'check', false)
+      return begin_again(job)
     end)
     return
   end
@@ -125,10 +131,8 @@ local function check_turns(job, note)
     call('DEL', key('turns', job.id))
     call('HDEL', job.key, 'nturns', 'turn_bytes', 'calls', 'open')
     call('HSET', job.key, 'log', '0')
-    if not used then return end
-    take(job)
     job.nturns, job.log = false, '0'
-    return start_over(job, 'check', false)
+    if used then return begin_again(job) end
   end)
 end
 
@@ -142,8 +146,7 @@ local function check_data(job, note)
     or job.stage == 'eval' and call('HEXISTS', data, 'rollout') == 0 and 'rollout'
   if lacks then
     note('no-output', 'is in ' .. job.stage .. ' and has lost what ' .. lacks .. ' returned', function(job)
-      take(job)
-      return start_over(job, 'check', false)
+      return begin_again(job)
     end)
   end
 end
@@ -157,8 +160,8 @@ local function check_live(job, note)
   end
   if job.held == '1' then
     local registered = call('HEXISTS', key('backends'), job.backend or '') == 1
-    if job.state ~= 'running' then
-      note('backend-held', 'waits and still holds a backend', give_back)
+    if job.state ~= 'running' or not job.backend then
+      note('backend-held', 'holds a backend and does not run, or does not say which', give_back)
     elseif registered and call('SISMEMBER', key('assigned', job.backend), job.id) == 0 then
       note('not-assigned', 'uses ' .. job.backend .. ', which does not count it', function(job)
         call('SADD', key('assigned', job.backend), job.id)
