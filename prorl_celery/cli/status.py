@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from prorl_celery.cli.common import connect, json_option, service_options
+from prorl_celery.cli.nodes import busy_of, state_of
 from prorl_celery.cli.output import is_terminal, print_json, print_table
 from prorl_celery.node.pause import pause
 
@@ -38,8 +39,11 @@ def _show(told: dict[str, Any]) -> None:
     stages = [(name, use["queued"], f"{use['busy']}/{use['slots']}") for name, use in told["stages"].items()]
     print_table(("stage", "queued", "busy"), stages)
     print_table(("jobs", "count"), sorted(told["jobs"].items()))
-    nodes = [(node["node"], node["boot"], node["sandboxes"], node["leaked"], _slots(node)) for node in told["nodes"]]
-    print_table(("node", "boot", "sandboxes", "leaked", "busy/slots"), nodes)
+    nodes = [
+        (node["node"], node["boot"], state_of(node), node["sandboxes"], node["leaked"], busy_of(node))
+        for node in told["nodes"]
+    ]
+    print_table(("node", "boot", "state", "sandboxes", "leaked", "busy/slots"), nodes)
     backends = told["backends"]
     click.echo("backends: " + ", ".join(f"{count} {state}" for state, count in backends.items()))
     for held in told["pauses"]:
@@ -47,8 +51,3 @@ def _show(told: dict[str, Any]) -> None:
         click.echo(f"paused: {model} ({held['mode']}), for {held['seconds_left']:.0f} s yet")
     for item in told["missing"]:
         click.echo(f"missing: {item}")
-
-
-def _slots(node: dict[str, Any]) -> str:
-    busy = node.get("busy", {})
-    return " ".join(f"{stage} {busy.get(stage, 0)}/{slots}" for stage, slots in node["slots"].items())

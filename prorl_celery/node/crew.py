@@ -126,7 +126,7 @@ class Crew:
                 yield slot, child, -signal.SIGKILL
 
     def excuse(self, seconds: float) -> None:
-        """We ourselves were held up for so long: nobody's silence counts for that time."""
+        """We ourselves were held up some time in these last seconds: nobody's silence counts for them."""
         for _, child in self:
             if child.beaten_at is not None:
                 child.beaten_at += seconds

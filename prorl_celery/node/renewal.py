@@ -40,6 +40,8 @@ class Estate:
     """Both ends of the children's line."""
     restarts: int
     """Rolling restarts until now."""
+    again: bool
+    """Another has been asked for while the program was tried."""
     slots: dict[str, dict[str, Any]] = field(default_factory=dict)
     children: list[dict[str, Any]] = field(default_factory=list)
 

@@ -56,7 +56,7 @@ class RollingRestart:
         self._trial_code: int | None = None
         self._turn: tuple[Slot, Child] | None = None
         self._turn_ends = float("inf")
-        self._wanted = False
+        self._wanted = renewal.estate is not None and renewal.estate.again
         self._error: str | None = None
         self._state: State = "serving" if renewal.estate is None else "replacing"
         self._restarts = 0 if renewal.estate is None else renewal.estate.restarts
@@ -113,6 +113,7 @@ class RollingRestart:
             dict(self._renewal.descriptors),
             self._requests.descriptors,
             self._restarts,
+            self._wanted,
             slots,
             children,
         )

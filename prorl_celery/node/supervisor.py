@@ -107,9 +107,9 @@ class Supervisor:
         timeout = self._seconds_to_next_deadline()
         before = time.monotonic()
         signals = self._signals.wait(timeout)
-        late = time.monotonic() - before - timeout
-        if late > HELD_UP_S:
-            self._crew.excuse(late)
+        waited = time.monotonic() - before
+        if waited > timeout + HELD_UP_S:
+            self._crew.excuse(waited)
         return signals
 
     # Starting

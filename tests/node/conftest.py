@@ -1,13 +1,14 @@
-"""A real keeper for each test that asks for one."""
+"""A real keeper for each test that asks for one, or a supervisor."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from keeper_help import LIMIT
 from skeletons import skeleton
+from supervised_help import DEADLINE_S, Service
 
 from prorl_celery.sandbox.waiting import NeverCancelled
 from prorl_celery.settings import Settings
@@ -35,3 +36,19 @@ def keeper_settings(tmp_path: Path) -> Settings:
 def keeper(keeper_settings: Settings) -> Iterator[KeeperProcess]:
     with KeeperProcess(keeper_settings) as process:
         yield process
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[[str], Service]]:
+    services: list[Service] = []
+
+    def start(name: str) -> Service:
+        services.append(Service(name, tmp_path))
+        return services[-1]
+
+    yield start
+    for service in services:
+        service.process.kill()
+        service.process.wait(DEADLINE_S)
+        if service.process.stderr:
+            service.process.stderr.close()
