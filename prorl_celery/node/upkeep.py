@@ -4,8 +4,8 @@ Never a Celery task: it must not queue behind what it repairs. One process, a sc
 each duty's failure is logged and the duty comes round again.
 
     duty        every            who
-    record      2 s              every node        slots, sandboxes, room, leaks; before the first, what an earlier
-                                                   boot of this node has left
+    record      2 s              every node        slots, sandboxes, room, leaks; a keeper that hangs is ended; before
+                                                   the first, what an earlier boot of this node has left
     janitor     5 s, on cancel   every node        ends sandboxes that no live job of this node names
     sweep       PRORL_SWEEP      the leader        lapsed leases, lost messages, dead nodes' queues, expiry
     recount     30 s             the leader        the backends' sets of live jobs
@@ -34,6 +34,7 @@ from prorl_celery.node.deaths import Deaths, machine
 from prorl_celery.node.janitor.counter import LeakCounter
 from prorl_celery.node.janitor.leftovers import Leftovers
 from prorl_celery.node.janitor.strays import Janitor
+from prorl_celery.node.keeper_watch import KeeperWatch
 from prorl_celery.node.probe import Probe
 from prorl_celery.node.requests import NO_SUPERVISOR, SupervisorLine
 from prorl_celery.node.wakeups import Wakeups
@@ -77,6 +78,7 @@ class Upkeep:
         self._nodes = NodeRegistry(client, settings)
         self._publisher = Publisher(make_app(settings, boot=boot, connections=2, process="upkeep"))
         self._keeper = KeeperClient(settings)
+        self._keeper_watch = KeeperWatch(settings.silence_seconds)
         self._janitor = Janitor(self._store, self._keeper, settings)
         self._leftovers = Leftovers(settings, self._keeper)
         self._leaks = LeakCounter(settings)
@@ -146,7 +148,9 @@ class Upkeep:
             keeper = self._keeper.status()
         except SandboxError as error:
             record["keeper"] = {"error": str(error)}
+            self._keeper_watch.missed()
         else:
+            self._keeper_watch.heard(keeper["pid"])
             record.update(room=keeper["room"], sandboxes=keeper["live"], stuck=keeper["stuck"], keeper=keeper)
         told = self._nodes.beat(record)
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
