@@ -75,8 +75,11 @@ def timing_of(record: Record) -> dict[Stage, StageTiming]:
 
 
 def error_of(record: Record) -> JobError | None:
-    """Why the job failed."""
-    return JobError.model_validate_json(record["error"]) if "error" in record else None
+    """Why the job failed. A stage that this version does not know is left out."""
+    if "error" not in record:
+        return None
+    error = json.loads(record["error"])
+    return JobError.model_validate(error | {"stage": error["stage"] if error["stage"] in STAGES else None})
 
 
 def tags_of(record: Record) -> dict[str, str]:
