@@ -40,6 +40,6 @@ def hurt(tmp_path_factory: pytest.TempPathFactory, backend: ScriptedBackend) -> 
 def service(hurt: FaultService) -> Iterator[FaultService]:
     """The module's service, whole before a test; after it nothing is left of the test's jobs, and all adds up."""
     assert eventually(hurt.is_whole, WITHIN_S), hurt.logs()
-    hurt.submitted.clear()
+    hurt.clear_away()  # what a test that failed has left
     yield hurt
     hurt.assert_sound()

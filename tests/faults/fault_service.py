@@ -109,6 +109,10 @@ class FaultService(Service):
                 self.client.wait(job_id, timeout=seconds)
         return Counter(self.client.status(job_id).state for job_id in ids)
 
+    def logs(self) -> str:
+        """The end of every log, without what Celery says of itself at its start."""
+        return "\n".join(line for line in super().logs().splitlines() if line.strip() and line[:1] not in " -*")
+
     def told(self, ids: Sequence[str]) -> str:
         """What a failed test shows of jobs: their records and the logs' ends."""
         return "\n".join([*(f"{job_id}: {self.record(job_id)}" for job_id in ids), self.logs()])
@@ -159,7 +163,15 @@ class FaultService(Service):
         assert {job_id: entries[job_id] for job_id in self.submitted} == dict.fromkeys(self.submitted, 1)
         assert eventually(lambda: self.left() == {}, WITHIN_S), (self.left(), self.logs())
         findings = check(self.redis, self.settings, KeeperClient(self.settings))
-        assert findings == [], self.logs()
+        assert not findings, (findings, self.logs())
+
+    def clear_away(self) -> None:
+        """End what runs, and forget what was submitted."""
+        for job_id in self.submitted:
+            if self.client.status(job_id).state not in TERMINAL:
+                self.client.cancel(job_id)
+                self.client.wait(job_id, timeout=WITHIN_S)
+        self.submitted.clear()
 
     def left(self) -> dict[str, Any]:
         """What is there of jobs when none runs."""
@@ -189,14 +201,17 @@ def hurt_service(folder: Path, *options: str, **environ: str) -> Iterator[FaultS
 
 
 @contextmanager
-def second_node(service: FaultService, name: str = "n2", **environ: str) -> Iterator[subprocess.Popen[str]]:
+def second_node(
+    service: FaultService, name: str = "n2", *, rollout: int = 8, **environ: str
+) -> Iterator[subprocess.Popen[str]]:
     """Another node of the same service: `prorl worker` under a name and a run directory of its own."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("PRORL_")} | QUICK
     env |= {"PRORL_HANDLERS": HANDLERS, MARKS: str(service.marks), "PRORL_ROLLOUT_PROCESSES": "1", "PRORL_NODE": name}
     with tempfile.TemporaryDirectory(prefix="prorl-n") as run_dir:
         env |= {"PRORL_RUN_DIR": run_dir, "PRORL_REDIS_URL": service.redis_url, **environ}
         log = (service.data_dir / "logs" / f"{name}.log").open("a")
-        argv = [str(Path(sys.executable).with_name("prorl")), "worker", "--init", "4", "--rollout", "8", "--eval", "4"]
+        argv = [str(Path(sys.executable).with_name("prorl")), "worker", "--init", "4", "--eval", "4"]
+        argv += ["--rollout", str(rollout)]
         process = subprocess.Popen(argv, env=env, cwd=run_dir, text=True, stderr=log, stdout=log)
         try:
             assert eventually(lambda: has_node(service, name), WITHIN_S), service.logs()

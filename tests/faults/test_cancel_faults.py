@@ -81,7 +81,7 @@ def test_f30_a_cancel_whose_message_was_missed_is_in_the_next_heartbeat(service:
 
 
 def test_f31_two_hundred_jobs_in_flight_stop_together_and_none_begins_later(service: FaultService) -> None:
-    with second_node(service, "many", PRORL_ROLLOUT_SLOTS="200"):
+    with second_node(service, "many", rollout=200):
         ids = service.submit([hurt_job(f"f31-{n}", "wait") for n in range(260)])
         in_flight = lambda: service.client.service_status()["stages"]["rollout"]["busy"]  # noqa: E731
         assert eventually(lambda: in_flight() >= 200, WITHIN_S), in_flight()
@@ -98,13 +98,17 @@ def test_f31_two_hundred_jobs_in_flight_stop_together_and_none_begins_later(serv
 
 def test_f32_of_a_cancel_and_a_commit_that_meet_exactly_one_wins(service: FaultService) -> None:
     rng = random.Random(32)
+    began = time.monotonic()
+    for n in range(5):
+        assert service.states(service.submit([wait_job("rollout", 0.02, job_id=f"f32-alone-{n}")])) == {"completed": 1}
+    usual = (time.monotonic() - began) / 5
     ids = [f"f32-{n}" for n in range(80)]
     timers = []
     for job_id in ids:
         service.submit([wait_job("rollout", 0.02, job_id=job_id)])
-        timers.append(threading.Timer(rng.uniform(0.0, 0.2), service.client.cancel, [job_id]))
+        timers.append(threading.Timer(rng.uniform(0.0, 2 * usual), service.client.cancel, [job_id]))
         timers[-1].start()
-        timers[-1].join(0.02)
+        timers[-1].join(usual / 2)  # else they would wait for each other
     for timer in timers:
         timer.join(WITHIN_S)
     states = service.states(ids)

@@ -52,7 +52,7 @@ def test_f11_a_node_that_returns_under_its_name_leaves_nothing_of_its_earlier_li
 
 
 def test_f29_the_messages_of_a_dead_nodes_queue_are_sent_elsewhere(service: FaultService) -> None:
-    with second_node(service, PRORL_ROLLOUT_SLOTS="1") as node:
+    with second_node(service, rollout=1) as node:
         ids = submit_to(service, "n2", [nap_job(3, job_id=f"f29-{n}") for n in range(4)])
         boots = {record["boot"] for record in service.client.nodes() if record["node"] == "n2"}
         waiting = [i for i in ids if service.client.status(i).state == "queued"]
