@@ -62,7 +62,7 @@ def _in_own_code(thread: int) -> bool:
         if name.startswith(OURS):
             return bool(name == CALLS_HANDLERS)
         frame = frame.f_back
-    return False
+    return True
 
 
 def _raise_in(thread: int, error: type[BaseException] | None) -> None:
