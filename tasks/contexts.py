@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from prorl_celery.agents.loop import run_agent
@@ -18,6 +17,7 @@ from prorl_celery.sandbox.base import Sandbox
 from prorl_celery.tools.toolbox import Toolbox
 from tasks.gate import JobGate
 from tasks.moving import MovingConversation
+from tasks.replay import RolloutLog
 from tasks.sandboxes import StageSandboxes
 from tasks.watch import CallSignal
 from tasks.work import Work
@@ -45,9 +45,10 @@ class Context:
         return self._work.clock.remaining_seconds
 
     def in_child(self, function: Callable[[Any], Any], argument: Any, *, timeout: float) -> Any:
-        return self._work.process.nursery.call(
-            function, argument, timeout=min(timeout, self.remaining_seconds()), cancel=self.cancel
-        )
+        with self._work.act(f"in_child {function.__module__}:{function.__qualname__}"):
+            return self._work.process.nursery.call(
+                function, argument, timeout=min(timeout, self.remaining_seconds()), cancel=self.cancel
+            )
 
 
 class InitStage(Context):
@@ -61,20 +62,25 @@ class RolloutStage(Context):
         super().__init__(work, sandboxes)
         self.init = init
         self.finish_reason: FinishReason = "stop"
-        self._turns = 0
+        self.going_on = work.claim.going_on
+        self._log = RolloutLog(work)
 
     def run_agent(
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[str] | None = None, sandbox: str = MAIN
     ) -> dict[str, Any]:
-        toolbox = self._toolbox(tools, sandbox)
-        with self._conversation(messages, toolbox) as conversation:
-            outcome = run_agent(
-                conversation,
-                toolbox,
-                max_turns=self.job.agent.max_turns,
-                record=self._record,
-                cancel=self.cancel,
-            )
+        run = self._log.next_run()
+        outcome = run.outcome
+        if outcome is None:
+            toolbox = self._toolbox(tools, sandbox)
+            with self._conversation(messages, toolbox, run.logged) as conversation:
+                outcome = run_agent(
+                    conversation,
+                    toolbox,
+                    max_turns=self.job.agent.max_turns,
+                    log=run,
+                    cancel=self.cancel,
+                    logged=run.logged,
+                )
         self.finish_reason = outcome.finish_reason
         return {"finish_reason": outcome.finish_reason, "answer": outcome.answer, "turns": outcome.turns}
 
@@ -85,11 +91,20 @@ class RolloutStage(Context):
         # Without a main sandbox there may be none at all, and the tools may need none.
         sandbox = None if name == MAIN and name not in self.sandboxes else self.sandboxes[name]
         try:
-            return Toolbox(names, sandbox=sandbox, settings=self._work.process.settings, cancel=self.cancel)
+            return Toolbox(
+                names,
+                sandbox=sandbox,
+                settings=self._work.process.settings,
+                cancel=self.cancel,
+                act=self._work.act,
+                taken_over=self.going_on,
+            )
         except ValueError as error:
             raise BadInstance(str(error), field="agent.tools") from error
 
-    def _conversation(self, messages: Sequence[Mapping[str, Any]], toolbox: Toolbox) -> MovingConversation:
+    def _conversation(
+        self, messages: Sequence[Mapping[str, Any]], toolbox: Toolbox, logged: Sequence[Turn]
+    ) -> MovingConversation:
         process = self._work.process
 
         def begin(endpoint: Endpoint, signal: CallSignal) -> Conversation:
@@ -106,14 +121,9 @@ class RolloutStage(Context):
                 max_context_tokens=self.job.agent.max_context_tokens,
                 gate=JobGate(process.gate, signal, self._work.clock, self.job.policy_version, process.watch.look),
             )
-            return open_conversation(endpoint, request, mode=self.job.llm.mode)
+            return open_conversation(endpoint, request, mode=logged[0].mode if logged else self.job.llm.mode)
 
-        return MovingConversation(self._work, begin)
-
-    def _record(self, turn: Turn) -> None:
-        # A handler may run the agent more than once: the log is one, and its turns are counted through.
-        self._work.process.store.append_turn(self._work.claim, replace(turn, index=self._turns))
-        self._turns += 1
+        return MovingConversation(self._work, begin, logged)
 
 
 class EvalStage(Context):

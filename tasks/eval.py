@@ -15,8 +15,9 @@ def run(work: Work) -> None:
     """Run eval of a claim and finish its job."""
     work.clock.start()
     claim = work.claim
-    sandboxes = StageSandboxes(work, "eval", work.rollout["sandboxes"])
-    if claim.fence != work.rollout["fence"] + 1:
+    repeated = work.published != work.rollout["fence"]
+    sandboxes = StageSandboxes(work, "eval", work.rollout["sandboxes"], taken_over=repeated)
+    if repeated:
         # An eval before this one may have used what was started ahead for eval.
         sandboxes.forget_ahead()
     ctx = EvalStage(work, sandboxes, work.init["handler"], work.rollout["handler"])

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from prorl_celery.errors import BackendError, BackendGone
+from prorl_celery.jobs.turns import Turn
 from prorl_celery.llm.calls.base import ToolCall
 from prorl_celery.llm.conversation import Conversation
 from prorl_celery.llm.endpoint import Endpoint
@@ -32,15 +33,18 @@ class MovingConversation:
     """A `Conversation` at the job's backend; a context manager.
 
     `begin(endpoint, signal)` opens the conversation at its first backend; `signal` is what its calls must watch.
+    `logged` are turns that it must go on behind, which binds it to their model and form.
     Raises when made: `NoBackend` after `PRORL_BACKEND_WAIT`, what the job's signal and `begin` raise.
     """
 
-    def __init__(self, work: Work, begin: Callable[[Endpoint, CallSignal], Conversation]) -> None:
+    def __init__(
+        self, work: Work, begin: Callable[[Endpoint, CallSignal], Conversation], logged: Sequence[Turn] = ()
+    ) -> None:
         self._work = work
         self._watch = work.process.watch
         self._signal = CallSignal(work.signal, work.job.policy_version)
-        self._mode = work.job.llm.mode
-        self._model = work.job.sampling_params.model
+        self._mode = logged[0].mode if logged else work.job.llm.mode
+        self._model = logged[0].model if logged else work.job.sampling_params.model
         try:
             endpoint = self._take()
             # From here on only such a backend will do: an open conversation changes neither model nor form.
@@ -69,7 +73,8 @@ class MovingConversation:
         while True:
             try:
                 self._signal.raise_if_set()
-                return self._inner.sample(max_tokens=max_tokens)
+                with self._work.act(f"model call {self._endpoint.url}"):
+                    return self._inner.sample(max_tokens=max_tokens)
             except BackendGone as error:
                 url = self._endpoint.url
                 if not self._signal.lost:
@@ -91,6 +96,9 @@ class MovingConversation:
     def move(self, endpoint: Endpoint) -> None:
         self._inner.move(endpoint)
 
+    def resume(self, turns: Sequence[Turn]) -> Reply | None:
+        return self._inner.resume(turns)
+
     def _move(self, url: str) -> None:
         self._inner.move(self._take(but_for=url))
 
@@ -103,7 +111,7 @@ class MovingConversation:
             self._work.signal.wait(PAUSE_SECONDS)
             backend = acquire(self._work, **ask)
         if backend is None:
-            with self._work.clock.paused():
+            with self._work.clock.paused(), self._work.act("waiting for a backend", waiting=True):
                 backend = wait_for_backend(self._work, **ask)
         self._endpoint = endpoint_of(backend)
         self._signal.at(backend)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from prorl_celery.sandbox.base import Sandbox, SandboxHandle
 from prorl_celery.sandbox.client import Admission, Starting
 from prorl_celery.sandbox.session import LiveSandbox
 from tasks.doubt import DoubtfulSandbox
+from tasks.takeover import TakenOverSandbox, taking_over
 from tasks.work import Handles, Work, asking_handler
 
 log = logging.getLogger(__name__)
@@ -45,12 +46,14 @@ def requests_of(handler: Handler, job: JobRequest) -> dict[str, SandboxRequest]:
 class StageSandboxes(Mapping[str, Sandbox]):
     """By name, those that this stage may use; each is opened when it is first asked for.
 
-    `handles` are those that live already. What this stage neither hands on nor leaves to a repeated eval ends with it.
+    `handles` are those that live already; `taken_over`: an earlier claim of the stage was at work in them. What this
+    stage neither hands on nor leaves to another claim of its own ends with it.
     """
 
-    def __init__(self, work: Work, stage: Stage, handles: Handles) -> None:
+    def __init__(self, work: Work, stage: Stage, handles: Handles, *, taken_over: bool = False) -> None:
         self._work = work
         self._stage = stage
+        self._taken_over = taken_over
         self._requests = asking_handler(lambda: requests_of(work.handler, work.job), stage)
         self._handles = {name: SandboxHandle.from_json(handle) for name, handle in handles.items()}
         self._open: dict[str, DoubtfulSandbox] = {}
@@ -154,26 +157,26 @@ class StageSandboxes(Mapping[str, Sandbox]):
         living = {name: handle for name, handle in self._handles.items() if self._lives_on(name)}
         node = work.process.settings.node
         boot = next((handle.boot for handle in living.values()), None)
-        message = work.process.store.commit(
-            work.claim,
-            {**output, "sandboxes": {name: handle.to_json() for name, handle in living.items()}},
-            next_stage=next_stage,
-            queue=next_stage if boot is None else node_queue(next_stage, node, boot),
-            node=None if boot is None else node,
-            sandboxes=[handle.sandbox_id for handle in living.values()],
-            bound=any(self._bound_to(name) for name in living),
-            **work.times(),
+        message = work.end(
+            lambda: work.process.store.commit(
+                work.claim,
+                {**output, "sandboxes": {name: handle.to_json() for name, handle in living.items()}},
+                next_stage=next_stage,
+                queue=next_stage if boot is None else node_queue(next_stage, node, boot),
+                node=None if boot is None else node,
+                sandboxes=[handle.sandbox_id for handle in living.values()],
+                bound=any(self._bound_to(name) for name in living),
+                **work.times(),
+            )
         )
         self._handed_on = True
         return message
 
-    def _opened(self, name: str, request: SandboxRequest) -> LiveSandbox:
+    def _opened(self, name: str, request: SandboxRequest) -> Sandbox:
         handle = self._handles.get(name)
         if handle is not None:
             try:
-                return self._work.process.keeper.attach(
-                    handle, cancel=self._work.signal, timeout=min(ATTACH_SECONDS, self._work.clock.remaining_seconds)
-                )
+                return self._attached(handle)
             except SandboxError as error:
                 if not request.for_eval_alone:
                     raise
@@ -184,6 +187,15 @@ class StageSandboxes(Mapping[str, Sandbox]):
             sandbox = self._started(request, "further")
         self._handles[name] = sandbox.handle
         return sandbox
+
+    def _attached(self, handle: SandboxHandle) -> Sandbox:
+        work = self._work
+        timeout = min(ATTACH_SECONDS, work.clock.remaining_seconds)
+        with taking_over(work.signal) if self._taken_over else nullcontext():
+            sandbox = work.process.keeper.attach(
+                handle, cancel=work.signal, timeout=timeout, fence=work.claim.fence, takes_over=self._taken_over
+            )
+        return TakenOverSandbox(sandbox, work.signal) if self._taken_over else sandbox
 
     def _begin(self, name: str, admission: Admission | None) -> Starting:
         work = self._work
@@ -206,10 +218,11 @@ class StageSandboxes(Mapping[str, Sandbox]):
         return request is not None and not request.for_eval_alone
 
     def _stays(self, name: str) -> bool:
-        if self._stage != "eval":
-            return self._handed_on and self._lives_on(name)
-        # A repeated eval needs it again. Where the store did not answer, the janitor ends it.
-        return not self._work.ended and self._bound_to(name)
+        if self._handed_on:
+            return self._lives_on(name)
+        # A rollout that goes on, or a repeated eval, needs it again. Of a claim that was lost nobody here knows what
+        # follows: then the janitor ends what the job's record does not name.
+        return self._stage != "init" and self._work.follows in (self._stage, "unknown") and self._bound_to(name)
 
     def _end(self) -> None:
         """End what does not stay, close the rest. One that would not end is left to the janitor."""

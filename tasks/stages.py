@@ -89,7 +89,7 @@ def run_stage(process: StageProcess, stage: str, job_id: str, fence: int) -> Non
         try:
             claim = _claim(process, stage, job_id, fence)
             if claim is not None:  # else a copy of a message that was claimed before, or a job that has ended
-                _work_off(process, claim, signal)
+                _work_off(process, claim, fence, signal)
         finally:
             signal.close()
 
@@ -108,16 +108,16 @@ def _claim(process: StageProcess, stage: str, job_id: str, fence: int) -> Claim 
         return None
 
 
-def _work_off(process: StageProcess, claim: Claim, signal: JobSignal) -> None:
+def _work_off(process: StageProcess, claim: Claim, published: int, signal: JobSignal) -> None:
     limit = getattr(claim.request.timeouts, claim.stage, UNKNOWN_STAGE_SECONDS)
     clock = StageClock(limit, claim.stage, signal, process.deadlines, claim.spent_s)
     held = Held(claim, signal, clock, Acts(claim.stage))
     process.beat.hold(held)
     try:
         with process.warden.slot(held), ExitStack() as ending:
-            work = Work(process, held, ending)
+            work = Work(process, held, published, ending)
             message = _run(work)
-            work.ended = message is None
+            work.follows = "nothing" if message is None else message.stage
             if message is not None:
                 process.publish(message)
     except FenceLost:

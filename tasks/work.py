@@ -8,9 +8,9 @@ import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast, get_args
 
-from prorl_celery.errors import EvalError, FenceLost, HandlerError, NodeExhausted, StageError, StoreError
+from prorl_celery.errors import EvalError, FenceLost, HandlerError, NodeExhausted, StageError, Stopping, StoreError
 from prorl_celery.handlers.base import Handler, SandboxRequest
 from prorl_celery.jobs.claims import Claim
 from prorl_celery.jobs.models import STAGES, ErrorKind, FinishReason, JobError, JobRequest, Stage
@@ -62,10 +62,12 @@ class Work:
 
     process: StageProcess
     held: Held
+    published: int
+    """The fence under which the claimed message was published."""
     ending: ExitStack
     """What is done when the job has gone on: it must not wait for a sandbox to end."""
-    ended: bool = False
-    """Whether the job ended with this claim; not when a stage follows, this one is repeated, or nobody knows."""
+    follows: Stage | Literal["nothing", "unknown"] = "unknown"
+    """The stage that the job is in when this claim is over; not known while it is not, nor when it was lost."""
 
     @property
     def claim(self) -> Claim:
@@ -194,7 +196,8 @@ def asking_handler(ask: Callable[[], T], stage: Stage) -> T:
 def call_handler(work: Work, method: Callable[[C], Any], ctx: C, stage: Stage) -> Any:
     """Call a handler's method for a stage; return what it returned as plain JSON.
 
-    Raises: as `asking_handler`; `HandlerError` for what is not JSON.
+    Raises: as `asking_handler`; `HandlerError` for what is not JSON; what the job's signal raises, even where the
+    handler did not heed it.
     """
 
     def ask() -> Any:
@@ -202,6 +205,9 @@ def call_handler(work: Work, method: Callable[[C], Any], ctx: C, stage: Stage) -
             return method(ctx)
 
     value = asking_handler(ask, stage)
+    reason = work.signal.reason
+    if reason is not None and not isinstance(reason, Stopping):
+        raise reason  # done too late; before the process ends is not too late
     try:
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
@@ -214,7 +220,7 @@ def job_error(error: StageError, stage: str) -> JobError:
     return JobError.model_validate(
         {
             "kind": error.kind if error.kind in get_args(ErrorKind) else HandlerError.kind,
-            "stage": error.stage if error.stage in STAGES else stage,
+            "stage": next((name for name in (error.stage, stage) if name in STAGES), None),
             "message": message.encode("utf-8", "replace").decode(),
             "retryable": error.retryable,
         }

@@ -43,6 +43,22 @@ Sandboxes
     `ctx.fresh_sandbox()` starts one more on the spot, in any stage; it ends with the stage, or with its `stop()`.
     What a node does not allow (`PRORL_SANDBOX_NETWORKS`, `PRORL_SANDBOX_BINDS`, `PRORL_SANDBOX_FAKEROOT`) ends the job
     with an error of kind `sandbox` that names the setting.
+
+Going on
+    A rollout outlives the process that runs it: when that dies, or is replaced by a newer one, another process of the
+    node calls `rollout` again, from its start, with `ctx.going_on` true, the same `ctx.init`, and the same sandboxes as
+    they were left. The k-th `ctx.run_agent` of that call goes on behind the turns that the k-th one had logged: the
+    model is not asked again for what it said, no tool call is made twice, and a run that had ended returns at once what
+    it returned then. A command that was under way is waited for, and is its call's observation; where something of it
+    may be missing, that has one of the lines of `prorl_celery/tools/base.py` that say so.
+
+    So `rollout` must run its agent in the same order again, and what it does itself before, between and behind must
+    bear being done again (reading a patch does; `git commit`, or a fresh sandbox that the agent depends on, does not).
+    A handler whose rollout cannot bear that says
+
+        resumes = False
+
+    and its jobs start over from init instead, uncharged.
 """
 
 from __future__ import annotations
@@ -162,6 +178,11 @@ class RolloutContext(StageContext, Protocol):
     @property
     def init(self) -> JSON: ...
 
+    @property
+    def going_on(self) -> bool:
+        """Whether an earlier call of `rollout`, in another process, began what this one goes on with."""
+        ...
+
     def run_agent(
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[str] | None = None, sandbox: str = MAIN
     ) -> dict[str, Any]:
@@ -197,6 +218,9 @@ class Handler:
 
     uses_sandbox: ClassVar[bool] = True
     """Whether jobs have a main sandbox. Where rollout has none at all, it may run on any node."""
+
+    resumes: ClassVar[bool] = True
+    """Whether another process may go on with a rollout by calling `rollout` again; else the job starts over."""
 
     default_tools: ClassVar[tuple[str, ...]] = ("bash", "str_replace_editor", "finish")
 

@@ -31,9 +31,9 @@ class TurnWriter(HistoryReader):
         Raises: as `append_turn`; ValueError also when the turn has no more calls.
         """
         blob = pack_observation(seen, limit_bytes=self._limit, job_id=claim.job_id)
-        closes = "1" if seen.closes else ""
+        closes, note = ("1" if true else "" for true in (seen.closes, seen.ends_the_run_alone))
         word = self._run(
-            "append_observation", claim.job_id, claim.fence, seen.index, seen.call, blob, self._limit, closes
+            "append_observation", claim.job_id, claim.fence, seen.index, seen.call, blob, self._limit, closes, note
         )
         self._appended(word, claim, f"call {seen.call} of turn {seen.index}", len(blob))
 

@@ -84,3 +84,8 @@ class Observation:
     total_s: float = 0.0
     closes: bool = False
     outcome: dict[str, Any] | None = None
+
+    @property
+    def ends_the_run_alone(self) -> bool:
+        """Whether this is no call's: behind the last call it says that the run ended (its context was full)."""
+        return self.outcome is not None and not self.messages

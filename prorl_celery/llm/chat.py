@@ -13,20 +13,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from prorl_celery.errors import BackendError, ContextOverflow, InternalError
-from prorl_celery.jobs.turns import ids_array
-from prorl_celery.llm.calls.base import Parser, ToolCall, checked_call
+from prorl_celery.jobs.turns import Turn, ids_array
+from prorl_celery.llm.calls.base import Parser, ToolCall
 from prorl_celery.llm.calls.hermes import parse_hermes
 from prorl_celery.llm.chat_wire import ChatReply, ChatRequest, chat
 from prorl_celery.llm.endpoint import Endpoint
 from prorl_celery.llm.gate import Interrupted, Passage
-from prorl_celery.llm.reply import Reply, assistant_message, tool_message
+from prorl_celery.llm.given import Given
+from prorl_celery.llm.reply import Reply, assistant_message, parts_of, reply_of, tool_message
 from prorl_celery.llm.request import ConversationRequest
 from prorl_celery.llm.sampling import UNKNOWN_VERSION, call_seed, request_id, room_for
 from prorl_celery.llm.tokenizer import load_tokenizer
 
 PROMPT_DRIFT = "prompt_drift"
 """The server's prompt does not begin with the ids of the turns before it."""
-CALL_FORM = "Call a tool by its name, with a JSON object of arguments."
 IDS_MISSING = "ids_missing"
 """A turn before this one came without ids."""
 
@@ -79,7 +79,7 @@ class ChatConversation:
 
     def observe(self, observations: Sequence[tuple[ToolCall, str]]) -> list[dict[str, Any]]:
         added = [tool_message(call, content) for call, content in observations]
-        self._sent.extend({key: value for key, value in message.items() if key != "name"} for message in added)
+        self._sent.extend(map(_without_name, added))
         self._open = bool(added)
         return added
 
@@ -87,6 +87,29 @@ class ChatConversation:
         if endpoint.model != self._endpoint.model:
             raise BackendError(f"{endpoint.url} cannot go on with model {self._endpoint.model}", url=endpoint.url)
         self._endpoint = endpoint
+
+    def resume(self, turns: Sequence[Turn]) -> Reply | None:
+        if not turns:
+            return None
+        self._sent, self._ids = [], ids_array()
+        content, calls = "", tuple[ToolCall, ...]()
+        for number, turn in enumerate(turns):
+            given = Given.of_turn(turn)
+            content, _, calls = given.understood(self._parse, number, self._tools)
+            said, observed = parts_of(turn)
+            self._sent += [*said[:-1], given.message(calls), *map(_without_name, observed)]
+            if turn.new_segment:
+                self._ids = ids_array()
+            self._ids.extend(turn.delta_ids)
+            self._ids.extend(turn.sampled_ids)
+            self._break = None if turn.delta_ids or turn.sampled_ids else IDS_MISSING
+        last = turns[-1]
+        self._unrecorded = []
+        self._turn = len(turns)
+        self._used_tokens = last.prompt_tokens + last.completion_tokens
+        self._version = last.policy_version
+        self._open = bool(parts_of(last)[1])
+        return None if last.closed else reply_of(last, content, calls)
 
     def _call(self, max_tokens: int, *, again: bool = False) -> ChatReply:
         while True:
@@ -115,9 +138,10 @@ class ChatConversation:
         return answer
 
     def _reply(self, answer: ChatReply) -> Reply:
-        content, reasoning, calls = self._understood(answer)
+        given = Given(answer.content, answer.reasoning, answer.calls)
+        content, reasoning, calls = given.understood(self._parse, self._turn, self._tools)
         message = assistant_message(content, reasoning, calls)
-        self._sent.append(_as_given(answer, calls))
+        self._sent.append(given.message(calls))
         delta, new_segment, split_reason = self._placed(answer)
         version = UNKNOWN_VERSION if self._version is None else self._version
         return Reply(
@@ -137,24 +161,10 @@ class ChatConversation:
             backend=self._endpoint.url,
             policy_version=self._version,
             llm_s=self._llm_s,
+            model=self._endpoint.model if self._turn == 0 else None,
+            mode="chat" if self._turn == 0 else None,
+            given=given.to_log(content, reasoning, calls),
         )
-
-    def _understood(self, answer: ChatReply) -> tuple[str, str | None, tuple[ToolCall, ...]]:
-        """Text, reasoning and calls: the server's own parsing where it parsed, else ours."""
-        parsed = self._parse(answer.content, lambda n: f"c{self._turn:05d}{n:03d}", self._tools)
-        reasoning = parsed.reasoning if answer.reasoning is None else answer.reasoning
-        if not answer.calls:
-            return parsed.content, reasoning, parsed.calls
-        calls = tuple(
-            checked_call(
-                call_id or f"c{self._turn:05d}{n:03d}",
-                {"name": name, "arguments": arguments},
-                arguments,
-                form=CALL_FORM,
-            )
-            for n, (call_id, name, arguments) in enumerate(answer.calls)
-        )
-        return parsed.content, reasoning, calls
 
     def _placed(self, answer: ChatReply) -> tuple[array[int], bool, str | None]:
         """Where the turn's ids stand: the prompt's part that is new, whether a segment starts, and why."""
@@ -174,17 +184,6 @@ class ChatConversation:
         return answer.prompt_ids[known:], False, None
 
 
-def _as_given(answer: ChatReply, calls: Sequence[ToolCall]) -> dict[str, Any]:
-    """The assistant message to send back. A call that cannot be read goes back as an object that holds its text:
-    servers parse the arguments before they render them, and refuse the whole conversation otherwise."""
-    message: dict[str, Any] = {"role": "assistant", "content": answer.content}
-    if answer.reasoning is not None:
-        message["reasoning_content"] = answer.reasoning
-    if answer.calls:
-        message["tool_calls"] = [
-            call.to_message()
-            if call.arguments is not None
-            else ToolCall(id=call.id, name=call.name, arguments={"unreadable": call.raw}).to_message()
-            for call in calls
-        ]
-    return message
+def _without_name(message: dict[str, Any]) -> dict[str, Any]:
+    """A tool message as servers take it."""
+    return {key: value for key, value in message.items() if key != "name"}

@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from prorl_celery.errors import BackendError, ContextOverflow, InternalError
-from prorl_celery.jobs.turns import ids_array, logprobs_array
+from prorl_celery.jobs.turns import Turn, ids_array, logprobs_array
 from prorl_celery.llm.abort import give_up
-from prorl_celery.llm.calls.base import ToolCall
+from prorl_celery.llm.calls.base import Parsed, ToolCall
 from prorl_celery.llm.completions import complete
 from prorl_celery.llm.endpoint import Endpoint
 from prorl_celery.llm.gate import Interrupted, Passage
 from prorl_celery.llm.generate import generate
 from prorl_celery.llm.legacy import generate_legacy
-from prorl_celery.llm.reply import Reply, assistant_message, tool_message
+from prorl_celery.llm.reply import Reply, assistant_message, parts_of, reply_of, tool_message
 from prorl_celery.llm.request import ConversationRequest
 from prorl_celery.llm.sampling import UNKNOWN_VERSION, call_seed, request_id, room_for
 from prorl_celery.llm.tokenizer import load_tokenizer
@@ -48,6 +48,15 @@ class Conversation(Protocol):
 
     def move(self, endpoint: Endpoint) -> None:
         """Go on at another backend of the same model."""
+        ...
+
+    def resume(self, turns: Sequence[Turn]) -> Reply | None:
+        """Stand where a conversation of the same request stood whose turns, all of them, were logged so.
+
+        The last one may be open: then its reply is returned, and the calls whose observations it lacks are to be made
+        and observed before the next `sample`. To be called once, before anything else. What was sampled is taken from
+        the log as it is; the request's messages give way to those in the log.
+        """
         ...
 
 
@@ -105,6 +114,23 @@ class TokenConversation:
         if endpoint.model != self._endpoint.model or endpoint.kind not in TOKEN_KINDS:
             raise BackendError(f"{endpoint.url} cannot go on with model {self._endpoint.model}", url=endpoint.url)
         self._endpoint = endpoint
+
+    def resume(self, turns: Sequence[Turn]) -> Reply | None:
+        if not turns:
+            return None
+        last = turns[-1]
+        said, observed = parts_of(last)
+        self._trajectory.resume(turns)
+        self._messages = [message for turn in turns[:-1] for message in turn.messages] + said
+        self._unrecorded = []
+        self._turn = len(turns)
+        self._version = last.policy_version
+        self._answered = True
+        self._observed.extend(observed)
+        if last.closed:
+            return None
+        parsed = self._parsed(last.sampled_ids, self._turn - 1)
+        return reply_of(last, parsed.content, parsed.calls)
 
     def _open_turn(self) -> None:
         """Put what was observed behind the last reply's tokens; nothing when that is done."""
@@ -174,10 +200,7 @@ class TokenConversation:
 
     def _reply(self, finish_reason: str, prompt_tokens: int) -> Reply:
         ids = self._trajectory.sampled
-        text = self._tokenizer.decode_reply(ids)
-        for stop in self._request.sampling.stop:
-            text = text.split(stop, 1)[0]
-        parsed = self._tokenizer.parse_calls(text, lambda n: f"c{self._turn:05d}{n:03d}", self._tools)
+        parsed = self._parsed(ids, self._turn)
         message = assistant_message(parsed.content, parsed.reasoning, parsed.calls)
         return Reply(
             messages=[*self._unrecorded, message],
@@ -196,7 +219,16 @@ class TokenConversation:
             backend=self._endpoint.url,
             policy_version=self._version,
             llm_s=self._llm_s,
+            model=self._endpoint.model if self._turn == 0 else None,
+            mode="tokens" if self._turn == 0 else None,
         )
+
+    def _parsed(self, ids: Sequence[int], turn: int) -> Parsed:
+        """What was sampled in the turn of that number, taken apart."""
+        text = self._tokenizer.decode_reply(ids)
+        for stop in self._request.sampling.stop:
+            text = text.split(stop, 1)[0]
+        return self._tokenizer.parse_calls(text, lambda n: f"c{turn:05d}{n:03d}", self._tools)
 
 
 def open_conversation(endpoint: Endpoint, request: ConversationRequest, *, mode: str | None = None) -> Conversation:

@@ -1,4 +1,4 @@
-"""What a conversation gives for one model call, and how it becomes a `Turn`."""
+"""What a conversation gives for one model call, how it becomes a `Turn`, and how it is read from one again."""
 
 from __future__ import annotations
 
@@ -35,9 +35,21 @@ class Reply:
     backend: str | None = None
     policy_version: int | None = None
     llm_s: float = 0.0
+    model: str | None = None
+    mode: str | None = None
+    given: dict[str, Any] | None = None
 
-    def to_turn(self, index: int, observed: Sequence[dict[str, Any]], *, tool_s: float, total_s: float) -> Turn:
-        """This reply and what followed it, as the turn log keeps it."""
+    def to_turn(
+        self,
+        index: int,
+        observed: Sequence[dict[str, Any]] = (),
+        *,
+        tool_s: float = 0.0,
+        total_s: float = 0.0,
+        closed: bool = True,
+        outcome: dict[str, Any] | None = None,
+    ) -> Turn:
+        """This reply and what followed it, as the turn log keeps it; not `closed`: more follows it."""
         return Turn(
             index=index,
             delta_ids=self.delta_ids,
@@ -57,6 +69,11 @@ class Reply:
             backend=self.backend,
             policy_version=self.policy_version,
             finish_reason=self.finish_reason,
+            closed=closed,
+            outcome=outcome,
+            model=self.model,
+            mode=self.mode,
+            given=self.given,
         )
 
 
@@ -73,3 +90,34 @@ def assistant_message(content: str | None, reasoning: str | None, calls: Sequenc
 def tool_message(call: ToolCall, content: str) -> dict[str, Any]:
     """What a call came to, as the model reads it."""
     return {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": content}
+
+
+def parts_of(turn: Turn) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """A logged turn's messages: those of its reply, the assistant's last, and those that its calls added."""
+    at = max(n for n, message in enumerate(turn.messages, 1) if message["role"] == "assistant")
+    return turn.messages[:at], turn.messages[at:]
+
+
+def reply_of(turn: Turn, text: str, calls: tuple[ToolCall, ...]) -> Reply:
+    """The reply that a logged turn began with."""
+    return Reply(
+        messages=parts_of(turn)[0],
+        text=text,
+        calls=calls,
+        finish_reason=turn.finish_reason,
+        delta_ids=turn.delta_ids,
+        sampled_ids=turn.sampled_ids,
+        logprobs=turn.logprobs,
+        versions=turn.versions,
+        new_segment=turn.new_segment,
+        split_reason=turn.split_reason,
+        prompt_tokens=turn.prompt_tokens,
+        completion_tokens=turn.completion_tokens,
+        cached_tokens=turn.cached_tokens,
+        backend=turn.backend,
+        policy_version=turn.policy_version,
+        llm_s=turn.llm_s,
+        model=turn.model,
+        mode=turn.mode,
+        given=turn.given,
+    )

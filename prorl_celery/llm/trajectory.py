@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prorl_celery.errors import BadInstance
-from prorl_celery.jobs.turns import ids_array
+from prorl_celery.jobs.turns import Turn, ids_array
 from prorl_celery.llm.template import Message, TemplateError
 from prorl_celery.llm.tokenizer import ChatTokenizer
 
@@ -44,6 +44,15 @@ class Trajectory:
         self.ids, self.delta, self.sampled, self._texts = ids_array(), ids_array(), ids_array(), []
         self._append(ids)
         self.delta = ids
+
+    def resume(self, turns: Sequence[Turn]) -> None:
+        """Stand where these turns ended, by the ids that were logged: nothing is encoded."""
+        for turn in turns:
+            if turn.new_segment:
+                self.ids, self._texts = ids_array(), []
+            self._append(turn.delta_ids)
+            self._append(turn.sampled_ids)
+            self.delta, self.sampled = ids_array(turn.delta_ids), ids_array(turn.sampled_ids)
 
     def add_sampled(self, ids: Sequence[int]) -> None:
         """What a call returned; more than once where a turn took more than one call."""

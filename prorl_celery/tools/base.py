@@ -1,4 +1,9 @@
-"""What a tool is: a name, a schema the model reads, and a call that answers with text."""
+"""What a tool is: a name, a schema the model reads, and a call that answers with text.
+
+A rollout outlives the process that runs it. What another process began of a call is not begun again: the tool finds out
+what became of it (`SandboxTool.recover`), and where something may be missing the observation says so, by one of the
+fixed lines below.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,13 @@ from typing import Any, ClassVar, Protocol
 LONGEST_SECONDS = 3600.0
 SHORTEST_SECONDS = 0.1
 NO_SECONDS = "'timeout' must be a positive number of seconds."
+
+REPLACED = "[The process that ran this was replaced before it ended; what was printed before that may be missing.]"
+"""The line of an observation whose beginning may be lost."""
+REPLACED_EARLY = "[The process that ran this was replaced; whether it was begun is not known. It was not run again.]"
+"""The line of an observation of what may never have been begun."""
+UNKNOWN_END = "ended, how is not known"
+"""Stands for the exit code where that is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +35,7 @@ class Observation:
 
 
 class Tool(Protocol):
-    """One tool of one rollout."""
+    """One tool of one rollout. One that touches nothing and takes no time needs no more than this."""
 
     name: ClassVar[str]
     schema: ClassVar[dict[str, Any]]
@@ -35,6 +47,29 @@ class Tool(Protocol):
         Raises: `SandboxError`, `ToolError`, and what the job's cancel signal raises.
         """
         ...
+
+
+class SandboxTool(Tool, Protocol):
+    """A tool that works in a sandbox."""
+
+    def repeatable(self, arguments: dict[str, Any]) -> bool:
+        """Whether this call changes nothing, so that it may be made again where nobody knows what became of it."""
+        ...
+
+    def recover(self, arguments: dict[str, Any]) -> Observation | None:
+        """What became of this call, which another process may have begun before it was lost. None: it was not begun and
+        never will be, so that it can be made. Not asked where `repeatable`.
+
+        Raises: as a call; `SandboxError` where the sandbox cannot be taken over.
+        """
+        ...
+
+
+def replaced_note(begun: bool | None, *, complete: bool) -> str | None:
+    """The line for what was recovered; None where nothing of it can be missing."""
+    if begun is None:
+        return REPLACED_EARLY
+    return None if complete else REPLACED
 
 
 def function_schema(

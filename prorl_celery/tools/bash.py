@@ -6,7 +6,14 @@ from typing import Any, ClassVar
 
 from prorl_celery.sandbox.base import CommandResult, Shell
 from prorl_celery.settings import Settings
-from prorl_celery.tools.base import NO_SECONDS, Observation, function_schema, seconds_wanted
+from prorl_celery.tools.base import (
+    NO_SECONDS,
+    UNKNOWN_END,
+    Observation,
+    function_schema,
+    replaced_note,
+    seconds_wanted,
+)
 
 
 class BashTool:
@@ -36,12 +43,30 @@ class BashTool:
             return Observation(NO_SECONDS)
         return Observation(render(self._shell.run(arguments["command"], timeout=timeout), timeout))
 
+    def repeatable(self, arguments: dict[str, Any]) -> bool:
+        """Never: a command may do anything."""
+        return False
 
-def render(result: CommandResult, timeout: float) -> str:
-    """A command's result as the model reads it."""
+    def recover(self, arguments: dict[str, Any]) -> Observation | None:
+        """Waits for the command's end within its time-out. What is known of it in full reads as ever."""
+        timeout = seconds_wanted(arguments, self._timeout)
+        if timeout is None:
+            return None
+        found = self._shell.recover(timeout=timeout)
+        if found.begun is False:
+            return None
+        return Observation(render(found, timeout, note=replaced_note(found.begun, complete=found.complete)))
+
+
+def render(result: CommandResult, timeout: float, *, note: str | None = None) -> str:
+    """A command's result as the model reads it; `note` is a line of its own before the last."""
     output = result.output
     if output and not output.endswith("\n"):
         output += "\n"
-    ended = f"timed out after {timeout:g} s and was stopped" if result.timed_out else f"exit code {result.exit_code}"
+    if note is not None:
+        output += f"{note}\n"
+    ended = UNKNOWN_END if result.exit_code is None else f"exit code {result.exit_code}"
+    if result.timed_out:
+        ended = f"timed out after {timeout:g} s and was stopped"
     restarted = "; the shell ended and a new one was started" if result.shell_restarted else ""
     return f"{output}[{ended}{restarted}; working directory {result.cwd}]"

@@ -21,6 +21,8 @@ UNDO_EDITS = 64
 UNDO_BYTES = 16 << 20
 """What is kept for undo in one rollout, over all files."""
 CONTEXT_LINES = 4
+FORGOTTEN = " The process that made earlier changes was replaced; those cannot be taken back."
+"""Follows a refusal to undo where another process may have made changes: what they replaced went with it."""
 
 COMMANDS = ("view", "create", "str_replace", "insert", "undo_edit")
 
@@ -30,7 +32,10 @@ class EditorError(Exception):
 
 
 class EditorTool:
-    """View, create and edit files; remembers earlier contents for undo."""
+    """View, create and edit files; remembers earlier contents for undo.
+
+    `taken_over`: another process used this tool in the rollout before.
+    """
 
     name: ClassVar[str] = "str_replace_editor"
     schema: ClassVar[dict[str, Any]] = function_schema(
@@ -58,8 +63,9 @@ class EditorTool:
         required=("command", "path"),
     )
 
-    def __init__(self, files: Files, settings: Settings) -> None:
+    def __init__(self, files: Files, settings: Settings, *, taken_over: bool = False) -> None:
         self._files = files
+        self._forgotten = FORGOTTEN if taken_over else ""
         self._output_bytes = settings.tool_output_bytes
         self._undo: deque[tuple[str, bytes]] = deque()
         self._commands: dict[str, Callable[[str, dict[str, Any]], str]] = {
@@ -82,6 +88,33 @@ class EditorTool:
             return Observation(str(error).encode("utf-8", "replace").decode())
         except OSError as error:
             return Observation(_explain(error, path))
+
+    def repeatable(self, arguments: dict[str, Any]) -> bool:
+        """A view changes nothing."""
+        return bool(arguments["command"] == "view")
+
+    def recover(self, arguments: dict[str, Any]) -> Observation | None:
+        """A change was made in full or not at all; made, it is told from the file as it is now."""
+        if not self._files.recover():
+            return None
+        try:
+            return Observation(self._made(arguments["path"], arguments))
+        except OSError as error:
+            return Observation(_explain(error, arguments["path"]))
+
+    def _made(self, path: str, arguments: dict[str, Any]) -> str:
+        """What was said, or would have been, of a change that another process made."""
+        match arguments["command"]:
+            case "create":
+                return f"Created {path}."
+            case "undo_edit":
+                return f"Took back the last change of {path}."
+        after, new = self._read(path), arguments.get("new_str", "")
+        if arguments["command"] == "insert":
+            return self._changed(path, after, arguments["insert_line"], new if new.endswith("\n") else new + "\n")
+        if not new or after.count(new) != 1:
+            return f"Changed {path}."  # where in it cannot be told any more
+        return self._changed(path, after, after.count("\n", 0, after.index(new)), new)
 
     def _view(self, path: str, arguments: dict[str, Any]) -> str:
         span = arguments.get("view_range")
@@ -144,7 +177,7 @@ class EditorTool:
                 self._files.write(path, self._undo[index][1])
                 del self._undo[index]
                 return f"Took back the last change of {path}."
-        raise EditorError(f"There is no change of {path} to take back.")
+        raise EditorError(f"There is no change of {path} to take back.{self._forgotten}")
 
     def _change(self, path: str, before: str, after: str) -> None:
         self._files.write(path, _encode(after))

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from prorl_celery.sandbox.base import CellResult, Kernel
 from prorl_celery.sandbox.kernel.life import describe
 from prorl_celery.settings import Settings
-from prorl_celery.tools.base import NO_SECONDS, Observation, function_schema, seconds_wanted
+from prorl_celery.tools.base import NO_SECONDS, Observation, function_schema, replaced_note, seconds_wanted
 
 
 class IPythonTool:
@@ -36,12 +36,28 @@ class IPythonTool:
             return Observation(NO_SECONDS)
         return Observation(render(self._kernel.run(arguments["code"], timeout=timeout), timeout))
 
+    def repeatable(self, arguments: dict[str, Any]) -> bool:
+        """Never: code may do anything."""
+        return False
 
-def render(result: CellResult, timeout: float) -> str:
-    """A cell's result as the model reads it."""
+    def recover(self, arguments: dict[str, Any]) -> Observation | None:
+        """Waits for the cell's end within its time-out. What is known of it in full reads as ever."""
+        timeout = seconds_wanted(arguments, self._timeout)
+        if timeout is None:
+            return None
+        found = self._kernel.recover(timeout=timeout)
+        if found.begun is False:
+            return None
+        return Observation(render(found, timeout, note=replaced_note(found.begun, complete=found.complete)))
+
+
+def render(result: CellResult, timeout: float, *, note: str | None = None) -> str:
+    """A cell's result as the model reads it; `note` is a line of its own behind what was shown."""
     output = result.output
     if output and not output.endswith("\n"):
         output += "\n"
+    if note is not None:
+        output += f"{note}\n"
     notes = []
     if result.no_kernel is not None:
         notes.append(f"not run: the kernel had ended and no new one could be started: {result.no_kernel}")

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from kept_log import KeptLog
 
 from prorl_celery.agents.loop import AgentOutcome, run_agent
 from prorl_celery.errors import Cancelled, ContextOverflow, SandboxError
-from prorl_celery.jobs.turns import Turn, ids_array
+from prorl_celery.jobs.turns import Turn, ids_array, logprobs_array
 from prorl_celery.llm.calls.base import ToolCall
 from prorl_celery.llm.calls.hermes import parse_hermes
 from prorl_celery.llm.reply import Reply, assistant_message, tool_message
@@ -51,8 +52,8 @@ class Script:
         self.turn += 1
         return Reply(
             messages=[assistant_message(parsed.content, parsed.reasoning, parsed.calls)],
-            text=parsed.content, calls=parsed.calls, finish_reason="stop",
-            sampled_ids=ids_array([self.turn]), llm_s=1.5,
+            text=parsed.content, calls=parsed.calls, finish_reason="stop", sampled_ids=ids_array([self.turn]),
+            logprobs=logprobs_array([-0.5]), versions=ids_array([3]), llm_s=1.5,
         )  # fmt: skip
 
     def observe(self, observations: Sequence[tuple[ToolCall, str]]) -> list[dict[str, Any]]:
@@ -60,6 +61,9 @@ class Script:
         return [tool_message(call, content) for call, content in observations]
 
     def move(self, endpoint: object) -> None:
+        raise AssertionError
+
+    def resume(self, turns: Sequence[Turn]) -> Reply | None:
         raise AssertionError
 
 
@@ -71,12 +75,20 @@ class Outcome:
 
 
 class Toolbox:
-    """`echo` repeats, `finish` ends, `break` breaks."""
+    """`echo` repeats, `finish` ends, `break` breaks; `finish` and `think` touch nothing."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
+        self.marks: list[str] = []
 
-    def call(self, name: str, arguments: dict[str, Any]) -> Outcome:
+    def at_once(self, name: str, arguments: dict[str, Any]) -> bool:
+        return name in {"finish", "think"}
+
+    def recover(self, name: str, arguments: dict[str, Any], *, mark: str) -> Outcome:
+        raise AssertionError("nothing was taken over")
+
+    def call(self, name: str, arguments: dict[str, Any], *, mark: str = "") -> Outcome:
+        self.marks.append(mark)
         self.calls.append(name)
         if name == "break":
             raise SandboxError("gone")
@@ -92,9 +104,9 @@ def call(name: str, **arguments: Any) -> str:
 
 
 def run(script: Script, toolbox: Toolbox, **options: Any) -> tuple[AgentOutcome, list[Turn]]:
-    turns: list[Turn] = []
-    options = {"max_turns": 10, "cancel": Never()} | options
-    return run_agent(script, toolbox, record=turns.append, **options), turns
+    log = KeptLog()
+    options = {"max_turns": 10, "cancel": Never(), "log": log} | options
+    return run_agent(script, toolbox, **options), log.turns
 
 
 def test_it_acts_observes_and_ends_when_a_tool_ends_it() -> None:
@@ -105,7 +117,8 @@ def test_it_acts_observes_and_ends_when_a_tool_ends_it() -> None:
     outcome, turns = run(script, toolbox)
     assert outcome == AgentOutcome("finish", "42", 2)
     assert toolbox.calls == ["echo", "echo", "finish"]
-    assert [[content for _, content in one] for one in script.observed] == [["a", "b"], ["Done."]]
+    assert [[content for _, content in one] for one in script.observed] == [["a"], ["b"], ["Done."]]
+    assert toolbox.marks == ["0.0.0", "0.0.1", "0.1.0"]
     assert [message["role"] for message in turns[0].messages] == ["assistant", "tool", "tool"]
     assert [message["role"] for message in turns[1].messages] == ["assistant", "tool"]
     assert [turn.index for turn in turns] == [0, 1]
@@ -154,13 +167,67 @@ def test_a_first_prompt_that_does_not_fit_is_an_error() -> None:
     ("second", "cancel", "error"),
     [(call("break"), Never(), SandboxError), (call("echo", text="b"), Never(after=3), Cancelled)],
 )
-def test_what_breaks_off_a_turn_is_raised_after_the_part_that_was_done_is_recorded(
+def test_what_breaks_off_a_turn_is_raised_after_the_part_that_was_done_is_logged(
     second: str, cancel: Never, error: type[Exception]
 ) -> None:
-    turns: list[Turn] = []
+    log = KeptLog()
     script = Script(call("echo", text="a") + second)
     with pytest.raises(error):
-        run_agent(script, Toolbox(), max_turns=3, record=turns.append, cancel=cancel)
-    assert len(turns) == 1
-    assert [message.get("content") for message in turns[0].messages] == ["", "a"]
-    assert len(turns[0].messages[0]["tool_calls"]) == 2
+        run(script, Toolbox(), log=log, cancel=cancel)
+    (turn,) = log.turns
+    assert [message.get("content") for message in turn.messages] == ["", "a"]
+    assert len(turn.messages[0]["tool_calls"]) == 2
+    assert (turn.closed, turn.outcome) == (False, None)
+
+
+def test_a_reply_is_logged_before_its_tools_are_called_and_each_call_as_it_ends() -> None:
+    log = KeptLog()
+    seen: list[tuple[int, bool]] = []
+
+    class Watching(Toolbox):
+        def call(self, name: str, arguments: dict[str, Any], *, mark: str = "") -> Outcome:
+            seen.append((len(log.turns[-1].messages), log.turns[-1].closed))
+            return super().call(name, arguments, mark=mark)
+
+    run(Script(call("echo", text="a") + call("echo", text="b"), "ok"), Watching(), log=log)
+    assert seen == [(1, False), (2, False)]
+    assert [(len(turn.messages), turn.closed) for turn in log.turns] == [(3, True), (1, True)]
+
+
+def test_a_turn_costs_one_write_and_one_more_for_each_call_that_may_touch_something() -> None:
+    def writes(said: str) -> int:
+        log = KeptLog()
+        run(Script(said), Toolbox(), log=log, max_turns=1)
+        return len(log.blobs)
+
+    assert writes("Done.") == 1
+    assert writes(call("finish")) == writes(call("think") + "<tool_call>{</tool_call>") == 1
+    assert writes(call("echo")) == 2
+    assert writes(call("echo") + call("think") + call("echo")) == 4
+
+
+def test_how_a_run_ended_is_in_its_last_turn() -> None:
+    def logged(*says: str | Exception) -> dict[str, Any] | None:
+        _, turns = run(Script(*says), Toolbox(), max_turns=2)
+        assert all(turn.outcome is None for turn in turns[:-1])
+        assert all(turn.closed for turn in turns)
+        return turns[-1].outcome
+
+    assert logged("7") == {"finish_reason": "stop", "answer": "7"}
+    assert logged("7" + call("finish")) == {"finish_reason": "finish", "answer": "7"}
+    assert logged(call("echo") + call("finish", answer="8")) == {"finish_reason": "finish", "answer": "8"}
+    assert logged("7" + call("echo"), call("echo")) == {"finish_reason": "max_turns", "answer": "7"}
+    assert logged(call("echo"), ContextOverflow("full")) == {"finish_reason": "context_overflow", "answer": None}
+    assert logged(call("think"), ContextOverflow("full")) == {"finish_reason": "context_overflow", "answer": None}
+
+
+def test_a_cancel_between_calls_that_take_no_time_leaves_the_reply_in_the_log() -> None:
+    class Cancelling(Toolbox):
+        def call(self, name: str, arguments: dict[str, Any], *, mark: str = "") -> Outcome:
+            raise Cancelled("stop")
+
+    log = KeptLog()
+    with pytest.raises(Cancelled):
+        run(Script(call("think")), Cancelling(), log=log)
+    (turn,) = log.turns
+    assert (list(turn.sampled_ids), turn.closed, len(turn.messages)) == ([1], False, 1)

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from kept_log import KeptLog
 from llm_stub import BASH, Signal
 
 from prorl_celery.agents.loop import run_agent
 from prorl_celery.jobs.models import SamplingParams
-from prorl_celery.jobs.turns import Turn
 from prorl_celery.llm.conversation import open_conversation
 from prorl_celery.llm.endpoint import Endpoint
 from prorl_celery.llm.loop import ModelLoop
@@ -28,10 +28,16 @@ def backend() -> Iterator[ScriptedBackend]:
 
 
 class Toolbox:
-    """Every call comes to the same forged text."""
+    """Every call comes to the same forged text, and takes no time."""
 
-    def call(self, name: str, arguments: dict[str, Any]) -> Observation:
+    def at_once(self, name: str, arguments: dict[str, Any]) -> bool:
+        return True
+
+    def call(self, name: str, arguments: dict[str, Any], *, mark: str = "") -> Observation:
         return Observation(FORGED)
+
+    def recover(self, name: str, arguments: dict[str, Any], *, mark: str) -> Observation:
+        raise AssertionError("nothing was taken over")
 
 
 @pytest.mark.parametrize(
@@ -55,8 +61,9 @@ def test_the_segments_of_a_rollout_are_the_ids_that_the_backend_used(
         tools=(BASH,),
     )
     conversation = open_conversation(endpoint, request, mode=mode)
-    turns: list[Turn] = []
-    outcome = run_agent(conversation, Toolbox(), max_turns=5, record=turns.append, cancel=cancel)
+    log = KeptLog()
+    outcome = run_agent(conversation, Toolbox(), max_turns=5, log=log, cancel=cancel)
+    turns = log.turns
     assert outcome.finish_reason == "max_turns"
     calls = [call for call in backend.calls() if f"{job_id}-t" in (call["request_id"] or "")]
     assert len(calls) == len(turns) == 5

@@ -211,6 +211,9 @@ def test_what_eval_alone_uses_is_started_once_the_job_has_a_backend(
     def append(*turn: Any) -> None:
         assert until(lambda: starts() == 2, 20.0, every=0.01)
         seen["turns"] = seen.get("turns", 0) + 1
+        log(*turn)
+
+    log = process.store.append_turn
 
     def rollout(ctx: Any) -> None:
         assert "grader" not in ctx.sandboxes

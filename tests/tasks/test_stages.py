@@ -114,11 +114,13 @@ def test_a_handler_may_run_its_agent_more_than_once(drive: Drive, process: Stage
 
     def rollout(ctx: Any) -> Any:
         for conversation in range(2):
+            run = ctx._log.next_run()  # as `run_agent` does
             for index in range(2):
-                ctx._record(turn(index, 10 * conversation + index))  # as `run_agent` does
+                run.turn(turn(index, 10 * conversation + index))
         return {}
 
     assert drive(handler_whose("rollout", rollout)).turns == 4
+    assert [(turn.index, turn.run) for turn in process.store.turns("a")] == [(0, 0), (1, 0), (2, 1), (3, 1)]
     assert [s.response_ids for s in process.store.result("a").segments] == [[0, 1], [10, 11]]
 
 

@@ -7,6 +7,7 @@ arg 4  number of the call in the turn, from 0
 arg 5  the observation (blob)
 arg 6  most bytes of a log
 arg 7  '1' when it is the last of the turn, else ''
+arg 8  '1' when it is no call's, but says behind the last one how the run of the agent ended, else ''
 
 Returns 'ok' (also when the log has it), 'fenced', 'gap' (calls or turns before it are missing), 'closed' (the turn has
         no more calls) or 'large'.
@@ -21,12 +22,14 @@ if turn > last then return 'gap' end
 local state = call('HMGET', job.key, 'calls', 'open', 'turn_bytes')
 local calls, bytes = tonumber(state[1]), tonumber(state[3])
 if number < calls then return 'ok' end
-if state[2] ~= '1' then return 'closed' end
-if number > calls then return 'gap' end
+if arg(8) ~= '1' then
+  if state[2] ~= '1' then return 'closed' end
+  if number > calls then return 'gap' end
+end
 if bytes + #blob > tonumber(arg(6)) then return 'large' end
 call('RPUSH', key('turns', job.id), blob)
-call('HSET', job.key, 'calls', int(calls + 1), 'open', arg(7) == '1' and '' or '1', 'turn_bytes', int(bytes + #blob),
+call('HSET', job.key, 'calls', int(number + 1), 'open', arg(7) == '1' and '' or '1', 'turn_bytes', int(bytes + #blob),
   'active', NOW)
 unstall(job)
-tell(job, 'call ' .. arg(3) .. ' ' .. arg(4))
+if arg(8) ~= '1' then tell(job, 'call ' .. arg(3) .. ' ' .. arg(4)) end
 return 'ok'
