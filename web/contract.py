@@ -24,7 +24,7 @@ MAX_WAIT_SECONDS = 60.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
     """One route and method. `scope` None: open to all. `answers`: HTTP status -> what it means, the models it may have;
-    `errors`: the statuses of problem documents; `text`: it answers in plain text, not JSON."""
+    `errors`: the statuses of problem documents; `media`: what it answers in."""
 
     summary: str
     scope: Scope | None
@@ -32,7 +32,7 @@ class Operation:
     body: tuple[type[BaseModel], ...] = ()
     answers: Mapping[int, tuple[str, *tuple[type[BaseModel], ...]]] = field(default_factory=dict)
     errors: tuple[int, ...] = ()
-    text: bool = False
+    media: str = "application/json"
 
 
 def operation(**promise: Any) -> Callable[[View], View]:
@@ -96,7 +96,8 @@ class JobsQuery(TagQuery):
     state: State | None = None
     batch_id: Id | None = None
     limit: int = Field(100, ge=1, le=1000)
-    cursor: str | None = Field(None, pattern=r"^[0-9]{1,15}$", description="`next` of the page before")
+    cursor: str | None = Field(None, pattern=r"^[0-9]{1,15}(-[0-9]{1,9})?$", description="`next` of the page before")
+    dead: bool = Field(False, description="the dead letters alone, the latest first")
 
 
 class ResultsQuery(WaitQuery, TagQuery):

@@ -12,8 +12,10 @@ from prorl_celery.scheduling.nodes import NodeRegistry
 from prorl_celery.scheduling.policy import PolicyRegistry
 from prorl_celery.settings import Settings
 from prorl_celery.store.clients import blocking_client, script_client
-from web import auth, backends, jobs, metrics, operations, policy, problems, reading, results
+from prorl_celery.store.keys import Keys
+from web import auth, backends, events, jobs, metrics, nodes, operations, policy, problems, reading, results
 from web.ended import ResultsStream
+from web.following import Following
 from web.heeding import Heeding
 from web.services import EXTENSION, Publishing, Services
 from web.waiters import EndedJobs, Waiters
@@ -30,6 +32,7 @@ def create_app(
     handlers: HandlerRegistry | None = None,
     publisher: Publishing | None = None,
     ended: EndedJobs | None = None,
+    following: Following | None = None,
 ) -> Flask:
     """The application. What is not given is made from the settings.
 
@@ -50,10 +53,11 @@ def create_app(
         handlers=load_handlers(settings) if handlers is None else handlers,
         publisher=publisher or Publisher(make_app(settings, process="api")),
         waiters=Waiters(ended or ResultsStream(blocking, settings), limit=settings.max_waiters),
+        following=following or Following(blocking, Keys(settings.key_prefix)),
     )
     problems.install(app)
     reading.install(app)
     auth.install(app, auth.parse_entries(settings.api_tokens))
-    for module in (jobs, results, backends, policy, operations, metrics):
+    for module in (jobs, events, results, backends, policy, nodes, operations, metrics):
         app.register_blueprint(module.blueprint)
     return app

@@ -1,4 +1,4 @@
-"""`/v1/jobs`: submit, look, wait, cancel, and take one job's result."""
+"""`/v1/jobs`: submit, look, wait, cancel, retry, and take one job's result."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import TypeVar
 from flask import Blueprint, Response
 
 from prorl_celery.errors import JobNotFound, NotFinished, StoreUnavailable
+from prorl_celery.jobs.messages import Message
 from prorl_celery.jobs.models import TERMINAL, JobList, JobRequest, JobStatus, Result
 from web.contract import JobPage, JobsQuery, JobStatuses, ResultQuery, WaitQuery, operation
 from web.instances import check_instances
-from web.problems import Problem
+from web.problems import Problem, bad_field
 from web.reading import parse_model, read_json, read_query
 from web.rendering import answer, result_answer
 from web.services import services
@@ -48,11 +49,7 @@ def submit() -> Response:
     created = services().store.create(jobs)
     messages = [one.message for one in created if one.message is not None]
     if messages:
-        try:
-            services().publisher.publish_all(messages)
-        except StoreUnavailable as error:
-            # The jobs are written, hence accepted: the sweep finds that their messages are missing.
-            log.warning("%d jobs await the sweep, their messages were not taken: %s", len(messages), error)
+        publish(messages)
     statuses = services().store.statuses([one.job_id for one in created])
     status = 201 if any(one.fresh for one in created) else 200
     return answer(JobStatuses(jobs=list(statuses)) if many else statuses[0], status)
@@ -60,7 +57,7 @@ def submit() -> Response:
 
 @blueprint.get("")
 @operation(
-    summary="List jobs, newest first",
+    summary="List jobs, newest first; or the dead letters: jobs that failed for good, though another try might help",
     scope="read",
     query=JobsQuery,
     answers={200: ("a page", JobPage)},
@@ -68,9 +65,16 @@ def submit() -> Response:
 )
 def listed() -> Response:
     query = read_query(JobsQuery)
-    page = services().store.list(
-        state=query.state, tag=query.wanted, batch_id=query.batch_id, limit=query.limit, cursor=query.cursor
-    )
+    store = services().store
+    if query.dead and (query.state or query.wanted or query.batch_id):
+        raise bad_field("dead", "the dead letters are listed without another filter")
+    try:
+        if query.dead:
+            page = store.dead(query.limit, query.cursor)
+        else:
+            page = store.list(query.state, query.wanted, query.batch_id, query.limit, query.cursor)
+    except ValueError as error:
+        raise bad_field("cursor", str(error)) from error
     return answer(JobPage(jobs=list(page.statuses), next=page.next))
 
 
@@ -85,7 +89,7 @@ def listed() -> Response:
 def status(job_id: str) -> Response:
     wait = read_query(WaitQuery).seconds
     store = services().store
-    seen, busy = _await_end(_known(job_id), lambda: store.status(job_id), _has_ended, wait)
+    seen, busy = _await_end(known_id(job_id), lambda: store.status(job_id), _has_ended, wait)
     return answer(seen, headers=BUSY if busy and not _has_ended(seen) else None)
 
 
@@ -107,7 +111,7 @@ def result(job_id: str) -> Response:
         except NotFinished as error:
             return error
 
-    seen, busy = _await_end(_known(job_id), look, lambda seen: isinstance(seen, Result), query.seconds)
+    seen, busy = _await_end(known_id(job_id), look, lambda seen: isinstance(seen, Result), query.seconds)
     if isinstance(seen, Result):
         return result_answer(seen)
     raise Problem(409, "job-not-finished", str(seen), extra={"job_id": job_id}, headers=BUSY if busy else None)
@@ -121,11 +125,31 @@ def result(job_id: str) -> Response:
     errors=(404, 503),
 )
 def cancel(job_id: str) -> Response:
-    outcome = services().store.cancel(_known(job_id))
+    outcome = services().store.cancel(known_id(job_id))
     return answer(services().store.status(job_id), 200 if outcome == "already_ended" else 202)
 
 
-def _known(job_id: str) -> str:
+@blueprint.post("/<job_id>/retry")
+@operation(
+    summary="Give a job that failed or timed out a new life: from init, with all its attempts",
+    scope="submit",
+    answers={202: ("it is queued anew; its result is withdrawn", JobStatus)},
+    errors=(404, 409, 410, 503),
+)
+def retry(job_id: str) -> Response:
+    publish([services().store.retry(known_id(job_id))])
+    return answer(services().store.status(job_id), 202)
+
+
+def publish(messages: list[Message]) -> None:
+    """Publish messages of jobs that are written, hence accepted: where the broker takes none, the sweep finds out."""
+    try:
+        services().publisher.publish_all(messages)
+    except StoreUnavailable as error:
+        log.warning("%d jobs await the sweep, their messages were not taken: %s", len(messages), error)
+
+
+def known_id(job_id: str) -> str:
     """The id, if any job could have it: no job was ever accepted under another."""
     if _ID.fullmatch(job_id) is None:
         raise JobNotFound("no job has such an id")

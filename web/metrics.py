@@ -11,7 +11,8 @@ from flask import Blueprint, Response
 
 from prorl_celery.store.connections import open_connections
 from web.contract import operation
-from web.operations import NodeRecord, ServiceStatus, latest, overview
+from web.nodes import NodeRecord, latest
+from web.operations import ServiceStatus, overview
 from web.services import services
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -43,7 +44,7 @@ class Metric:
 @operation(
     summary="Metrics, for Prometheus",
     scope="read",
-    text=True,
+    media="text/plain",
     answers={200: ("Prometheus's text format",)},
     errors=(503,),
 )
@@ -108,6 +109,11 @@ def metrics_of(status: ServiceStatus) -> list[Metric]:
             "Jobs that are kept, by state.",
             [({"state": state}, status.jobs.get(state, 0)) for state in (*LIVE, *ENDED)],
         ),
+        Metric("prorl_stalled_jobs", "gauge", "Running jobs that do not move.", [({}, status.stalled)]),
+        Metric(
+            "prorl_dead_jobs", "gauge", "Dead letters: jobs that failed after their last attempt.", [({}, status.dead)]
+        ),
+        *_counters(status.counts),
         Metric(
             "prorl_backends",
             "gauge",
@@ -115,6 +121,28 @@ def metrics_of(status: ServiceStatus) -> list[Metric]:
             [({"state": state}, count) for state, count in status.backends],
         ),
     ]
+
+
+COUNTERS = {
+    "retries": ("prorl_retries", "Attempts that failed and were followed by another.", ("kind", "stage")),
+    "lost": ("prorl_lost_claims", "Claims whose process was lost.", ("stage",)),
+    "failed": ("prorl_failed_jobs", "Jobs that failed or timed out, by the kind of their error.", ("kind",)),
+    "went_on": ("prorl_rollouts_gone_on", "Rollouts that another process went on with.", ()),
+    "started_over": ("prorl_attempts_started_over", "Attempts that went back to init from a later stage.", ()),
+}
+"""First part of a count's name in the store -> the counter's name, what it counts, the labels of the other parts."""
+
+
+def _counters(counts: Mapping[str, int]) -> list[Metric]:
+    found = {first: Metric(name, "counter", what) for first, (name, what, _) in COUNTERS.items()}
+    for name, count in sorted(counts.items()):
+        first, *parts = name.split(":")
+        if first in COUNTERS:
+            found[first].samples.append((dict(zip(COUNTERS[first][2], parts, strict=False)), count))
+    for first, metric in found.items():
+        if not COUNTERS[first][2] and not metric.samples:
+            metric.samples.append(({}, 0))
+    return list(found.values())
 
 
 def _connections(node: NodeRecord) -> Counter[str]:

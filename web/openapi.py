@@ -105,7 +105,7 @@ def _answers(promise: Operation, schemas: Schemas) -> dict[str, Any]:
     for status, (description, *models) in promise.answers.items():
         shapes = [schemas[model, "serialization"] for model in models]
         schema = {"type": "object"} if not shapes else shapes[0] if len(shapes) == 1 else {"anyOf": shapes}
-        content = {"text/plain": {"type": "string"}} if promise.text else {"application/json": schema}
+        content = {promise.media: schema if promise.media == "application/json" else {"type": "string"}}
         answers[str(status)] = {
             "description": description,
             "content": {media: {"schema": shape} for media, shape in content.items()},

@@ -1,4 +1,4 @@
-"""What operators look at: status, nodes, health, readiness, the schema."""
+"""What operators look at: status, health, readiness, the schema."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ from collections.abc import Sequence
 from typing import Literal
 
 from flask import Blueprint, Response, current_app
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 import prorl_celery
 from prorl_celery.errors import StoreUnavailable
 from prorl_celery.jobs.messages import node_queue
-from prorl_celery.jobs.models import STAGES, Stage
+from prorl_celery.jobs.models import STAGES, JobStatus, Stage
 from web import openapi
 from web.contract import operation
+from web.nodes import NodeRecord, latest, live_nodes
 from web.policy import PauseView, pause_view
 from web.problems import Problem
 from web.rendering import answer
 from web.services import services
 
 blueprint = Blueprint("operations", __name__)
+
+STALLED_SHOWN = 20
 
 
 class StageUse(BaseModel):
@@ -39,42 +42,6 @@ class BackendCounts(BaseModel):
     down: int = 0
 
 
-class ProcessRecord(BaseModel):
-    """A live stage process, as it told within the last 10 s."""
-
-    model_config = ConfigDict(extra="allow")
-
-    name: str
-    stage: Stage
-    connections: int = 0
-    """To Redis, the broker's included."""
-
-
-class NodeRecord(BaseModel):
-    """A live node, as its upkeep and its stage processes told within the last 10 s. `handlers`: data sources."""
-
-    model_config = ConfigDict(extra="allow")
-
-    node: str
-    boot: str
-    slots: dict[str, int] = Field(default_factory=dict)
-    busy: dict[str, int] = Field(default_factory=dict)
-    processes: list[ProcessRecord] = Field(default_factory=list)
-    handlers: list[str] = Field(default_factory=list)
-    sandboxes: int = 0
-    started_at: float = 0.0
-    leaked: int = 0
-    """Sandboxes that leaked since the node's directory was made."""
-    stuck: int = 0
-    """Of its sandboxes those that will not end."""
-
-
-class NodeList(BaseModel):
-    """All live nodes."""
-
-    nodes: list[NodeRecord]
-
-
 class ServiceStatus(BaseModel):
     """The service at a glance. `missing` names what jobs wait for, in words."""
 
@@ -87,6 +54,12 @@ class ServiceStatus(BaseModel):
     pauses: list[PauseView]
     sandboxes: int
     leaked_sandboxes: int
+    dead: int = Field(description="dead letters: see GET /v1/jobs?dead=true")
+    stalled: int = Field(description="running jobs that do not move")
+    stalled_jobs: list[JobStatus] = Field(description="the first of them, the longest first")
+    counts: dict[str, int] = Field(
+        description="since the store is there: retries:KIND:STAGE, lost:STAGE, went_on, started_over, failed:KIND"
+    )
     long_polls: int
     missing: list[str]
 
@@ -125,12 +98,6 @@ def status() -> Response:
     return answer(overview())
 
 
-@blueprint.get("/v1/nodes")
-@operation(summary="The live nodes", scope="read", answers={200: ("the nodes", NodeList)}, errors=(503,))
-def nodes() -> Response:
-    return answer(NodeList(nodes=_nodes()))
-
-
 @blueprint.get("/healthz")
 @operation(summary="Whether this process answers; asks nobody else", scope=None, answers={200: ("it does", Alive)})
 def healthz() -> Response:
@@ -147,7 +114,7 @@ def healthz() -> Response:
 def readyz() -> Response:
     try:
         up = sum(backend.state == "up" for backend in services().backends.list())
-        missing = _missing(_nodes(), up)
+        missing = _missing(live_nodes(), up)
     except StoreUnavailable:
         missing = ["Redis does not answer"]
     if missing:
@@ -177,7 +144,7 @@ def front() -> Response:
 
 def overview() -> ServiceStatus:
     """The service at a glance, as of now. Raises `StoreUnavailable`."""
-    nodes = _nodes()
+    nodes = live_nodes()
     backends = Counter(backend.state for backend in services().backends.list())
     depths = services().store.queue_depths(_queues(nodes))
     stages = {
@@ -188,6 +155,7 @@ def overview() -> ServiceStatus:
         )
         for stage in STAGES
     }
+    counts = services().store.counters()
     return ServiceStatus(
         version=prorl_celery.__version__,
         stages=stages,
@@ -198,24 +166,19 @@ def overview() -> ServiceStatus:
         pauses=[pause_view(pause) for pause in services().policy.look().pauses],
         sandboxes=sum(node.sandboxes for node in nodes),
         leaked_sandboxes=sum(node.leaked for node in latest(nodes)),
+        dead=counts.pop("dead"),
+        stalled=counts.pop("stalled"),
+        stalled_jobs=services().store.statuses(services().store.stalled(STALLED_SHOWN)),
+        counts=counts,
         long_polls=len(services().waiters),
         missing=_missing(nodes, backends["up"]),
     )
 
 
-def latest(nodes: Sequence[NodeRecord]) -> list[NodeRecord]:
-    """One record a node: of one that was just started again there may be two, and its leaks are one number."""
-    return list({node.node: node for node in sorted(nodes, key=lambda node: node.started_at)}.values())
-
-
-def _nodes() -> list[NodeRecord]:
-    return [NodeRecord.model_validate(record) for record in services().nodes.nodes()]
-
-
 def _queues(nodes: Sequence[NodeRecord]) -> list[str]:
-    """The shared queues and those of live nodes."""
-    bound: tuple[Stage, ...] = ("rollout", "eval")
-    return [*STAGES, *(node_queue(stage, node.node, node.boot) for node in nodes for stage in bound)]
+    """The shared queues and those of live nodes; solo: of jobs that run in a process of their own."""
+    bound: tuple[Stage | Literal["solo"], ...] = ("rollout", "eval", "solo")
+    return [*STAGES, "solo", *(node_queue(stage, node.node, node.boot) for node in nodes for stage in bound)]
 
 
 def _missing(nodes: Sequence[NodeRecord], backends_up: int) -> list[str]:

@@ -122,6 +122,8 @@ def problem_of(error: errors.ProrlError) -> Problem | None:
             return Problem(409, "job-conflict", str(error), extra=extra)
         case errors.NotFinished():
             return Problem(409, "job-not-finished", str(error), extra=extra)
+        case errors.NotFailed():
+            return Problem(409, "job-not-failed", str(error), extra=extra)
         case errors.ResultExpired():
             return Problem(410, "result-expired", str(error), extra=extra)
         case errors.StoreFull():

@@ -14,6 +14,7 @@ from prorl_celery.scheduling.backends import BackendRegistry
 from prorl_celery.scheduling.nodes import NodeRegistry
 from prorl_celery.scheduling.policy import PolicyRegistry
 from prorl_celery.settings import Settings
+from web.following import Following
 from web.heeding import Heeding
 from web.waiters import Waiters
 
@@ -41,6 +42,7 @@ class Services:
     handlers: HandlerRegistry
     publisher: Publishing
     waiters: Waiters
+    following: Following
 
 
 def services() -> Services:

@@ -36,3 +36,4 @@ class ApiWorker(ThreadWorker):  # type: ignore[misc]
         application = getattr(self, "wsgi", None)
         if application is not None:
             application.extensions[EXTENSION].waiters.close()
+            application.extensions[EXTENSION].following.close()

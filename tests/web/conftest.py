@@ -19,8 +19,10 @@ from prorl_celery.scheduling.nodes import NodeRegistry
 from prorl_celery.scheduling.policy import PolicyRegistry
 from prorl_celery.settings import Settings
 from prorl_celery.store.clients import blocking_client, script_client
+from prorl_celery.store.keys import Keys
 from web import create_app
 from web.ended import ResultsStream
+from web.following import Following
 from web.heeding import Heeding
 
 
@@ -78,6 +80,7 @@ def make(settings: Settings, publisher: Recorder, raw_redis: redis.Redis) -> Ite
             handlers=HANDLERS,
             publisher=publisher,
             ended=ResultsStream(blocking, own),
+            following=Following(blocking, Keys(own.key_prefix)),
         )
         made.append((app, [scripts, blocking]))
         return app
@@ -91,6 +94,11 @@ def make(settings: Settings, publisher: Recorder, raw_redis: redis.Redis) -> Ite
             raw_redis.xadd(settings.key_prefix + "results", {"job": "the-last"})
             waiters._listener.join(20)
             assert not waiters._listener.is_alive()
+        following = app.extensions["prorl"].following
+        following.close()
+        if following._listener is not None:
+            following._listener.join(20)
+            assert not following._listener.is_alive()
         for client in clients:
             client.connection_pool.disconnect()
 

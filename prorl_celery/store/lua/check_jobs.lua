@@ -114,7 +114,9 @@ local function check_running(job, note)
       call('ZADD', key('cancels'), tonumber(job.cancel) or NOW, job.id)
     end)
   end
-  if job.stall and not call('ZSCORE', key('stalled'), job.id) then
+  if job.stall and (not pcall(cjson.decode, job.stall) or call('HEXISTS', job.key, 'node') == 0) then
+    note('stray-stall', 'stalls, and does not say where or at what', unstall)
+  elseif job.stall and not call('ZSCORE', key('stalled'), job.id) then
     note('stall-unlisted', 'stalls, and is not among those that do', function(job)
       local known, stall = pcall(cjson.decode, job.stall)
       call('ZADD', key('stalled'), known and tonumber(stall.since) or NOW, job.id)
