@@ -25,5 +25,9 @@ class SetCancel:
         self.is_set = True
         os.eventfd_write(self._descriptor, 1)
 
+    def clear(self) -> None:
+        self.is_set = False
+        os.eventfd_read(self._descriptor)
+
     def close(self) -> None:
         os.close(self._descriptor)

@@ -144,6 +144,7 @@ class Control:
 
     def has_written(self) -> bool:
         """Whether a write took place since the sandbox was marked; none is under way now. Raises as `request`."""
+        self._page.check()
         writes, write_id = self._notes.count, self._notes.write_id
         if not writes:
             return False

@@ -9,13 +9,15 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from prorl_celery.sandbox.page import NOTES_BYTES, Page
+from prorl_celery.sandbox.stream import Stream
 
 MARK_BYTES = 100
 NAME_BYTES = 120
 PATH_BYTES = 4096
 
 _MARK = 32
-_SHELL, _FILES, _KERNEL = 64, 128, 160
+_SHELL, _FILES = 64, 128
+KERNEL = 160
 _CWD = 512
 """First words of each part; a text is its length and then its bytes."""
 
@@ -72,7 +74,7 @@ class Mark(_Notes):
     def name(self) -> str:
         return self._text(0).decode("utf-8", "replace")
 
-    def change(self, name: str, *parts: ShellNotes | FileNotes | KernelNotes) -> None:
+    def change(self, name: str, *parts: Counted) -> None:
         """What is done from now on is done under another name: nothing yet, as all parts say."""
         self._set(0, 0)
         for part in parts:
@@ -80,7 +82,9 @@ class Mark(_Notes):
         self._set_text(0, name.encode(), MARK_BYTES)
 
 
-class _Counted(_Notes):
+class Counted(_Notes):
+    """A part that says how much was done under the present mark."""
+
     @property
     def count(self) -> int:
         """How many were begun since the mark."""
@@ -91,14 +95,12 @@ class _Counted(_Notes):
         self._set(0, value)
 
 
-class ShellNotes(_Counted):
+class ShellNotes(Counted):
     """Of the shell: its last command, and what the terminal has said since that was sent."""
 
     def __init__(self, page: Page) -> None:
         super().__init__(page, _SHELL)
-        room = len(page.memory) - NOTES_BYTES
-        self._head = room // 2
-        self._ring = room - self._head
+        self._stream = Stream(page.memory, NOTES_BYTES)
         self._seen = self._base + 9
 
     @property
@@ -212,48 +214,19 @@ class ShellNotes(_Counted):
 
     def log(self, data: bytes) -> None:
         """The terminal has said this."""
-        at, size = self._get(5), len(data)
-        end = at + size
-        memory = self._page.memory
-        if end <= self._head:
-            memory[NOTES_BYTES + at : NOTES_BYTES + end] = data
-        else:
-            self._log_to_ring(data, at)
-        self._set(5, end)
+        said = self._get(5)
+        self._stream.add(said, data)
+        self._set(5, said + len(data))
 
     def said(self, *, of_result: bool) -> tuple[bytes, int, bytes]:
         """What the terminal said since the command was sent: the first of it, how many bytes are not kept, the rest.
         `of_result`: until its result was noted.
         """
-        total = self._get(5)
-        wanted = min(self._get(12), total) if of_result else total
-        memory = self._page.memory
-        first = memory[NOTES_BYTES : NOTES_BYTES + min(wanted, self._head)]
-        if wanted <= self._head:
-            return first, 0, b""
-        base = NOTES_BYTES + self._head
-        oldest = max(self._head, total - self._ring)
-        split = (oldest - self._head) % self._ring
-        kept = memory[base + split : base + self._ring] + memory[base : base + split]
-        kept = kept[: total - oldest] if total - self._head >= self._ring else memory[base : base + total - self._head]
-        return first, max(0, min(oldest, wanted) - self._head), kept[: max(0, wanted - oldest)]
-
-    def _log_to_ring(self, data: bytes, at: int) -> None:
-        memory = self._page.memory
-        into_head = max(0, self._head - at)
-        memory[NOTES_BYTES + at : NOTES_BYTES + at + into_head] = data[:into_head]
-        data, at = data[into_head:], at + into_head - self._head
-        if len(data) > self._ring:
-            at += len(data) - self._ring
-            data = data[-self._ring :]
-        base = NOTES_BYTES + self._head
-        place = at % self._ring
-        until_end = min(len(data), self._ring - place)
-        memory[base + place : base + place + until_end] = data[:until_end]
-        memory[base : base + len(data) - until_end] = data[until_end:]
+        said = self._get(5)
+        return self._stream.kept(said, min(self._get(12), said) if of_result else said)
 
 
-class FileNotes(_Counted):
+class FileNotes(Counted):
     """Of the control channel: the request under way, and the last write."""
 
     def __init__(self, page: Page) -> None:
@@ -289,56 +262,3 @@ class FileNotes(_Counted):
         if write_id is not None:
             self._set_text(4, write_id.encode(), NAME_BYTES)
             self.count += 1
-
-
-class KernelNotes(_Counted):
-    """Of the kernel: its last cell."""
-
-    def __init__(self, page: Page) -> None:
-        super().__init__(page, _KERNEL)
-
-    @property
-    def state(self) -> int:
-        return self._get(1)
-
-    @property
-    def flags(self) -> int:
-        return self._get(2)
-
-    @property
-    def kernel_ended(self) -> int | None:
-        """How the kernel ended with the cell, or had to be ended; None if it lived on."""
-        code = self._get(3)
-        return None if code == NO_EXIT_CODE else code
-
-    @property
-    def started_at(self) -> float:
-        return self._page.numbers[self._base + 4]
-
-    @property
-    def seen_at(self) -> float:
-        return self._page.numbers[self._base + 5]
-
-    @seen_at.setter
-    def seen_at(self, at: float) -> None:
-        self._page.numbers[self._base + 5] = at
-
-    @property
-    def request(self) -> str:
-        """The message that the cell was sent by."""
-        return self._text(7).decode("ascii", "replace")
-
-    def cell(self, request: str, at: float) -> None:
-        """A cell is about to be sent."""
-        self._set(1, PREPARING)
-        self._set_text(7, request.encode(), NAME_BYTES)
-        self._page.numbers[self._base + 4] = self.seen_at = at
-        self.count += 1
-        self._set(1, SENT)
-
-    def result(self, flags: int, kernel_ended: int | None, at: float) -> None:
-        """How it went."""
-        self._set(2, flags)
-        self._set(3, NO_EXIT_CODE if kernel_ended is None else kernel_ended)
-        self.seen_at = at
-        self._set(1, IDLE)

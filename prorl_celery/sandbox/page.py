@@ -99,6 +99,11 @@ class Page:
         """The act has been done, and noted."""
         self.words[self._act] = 0
 
+    def check(self) -> None:
+        """Raises as `begin`."""
+        self.begin(NOTE)
+        self.end()
+
     def __enter__(self) -> None:
         """An act that only notes something."""
         self.begin(NOTE)

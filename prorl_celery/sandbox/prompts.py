@@ -22,7 +22,8 @@ TIDY_SECONDS = 5.0
 RESTART_SECONDS = 10.0
 TRIES = 3
 FIRST_TEND_SECONDS = 1.0
-"""When the first process is asked to look after the shell; then after 4, 16, ... seconds. See `init.sh`."""
+"""When the first process is asked to look after the shell; then after 4, 16, 16, ... seconds. See `init.sh`."""
+LAST_TEND_SECONDS = 16.0
 
 
 class Prompts:
@@ -166,6 +167,6 @@ class Prompts:
                 with self._page:
                     self._notes.seen_at = now
                 self._control.tend()
-                tend_after *= 4
+                tend_after = min(4 * tend_after, LAST_TEND_SECONDS)
                 tend_at = now + tend_after
             data = self._terminal.receive(min(deadline, tend_at))

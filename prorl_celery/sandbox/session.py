@@ -12,7 +12,8 @@ from prorl_celery.sandbox import wire
 from prorl_celery.sandbox.base import CancelSignal, SandboxHandle
 from prorl_celery.sandbox.control import Control, ControlFiles
 from prorl_celery.sandbox.kernel.life import KernelLife
-from prorl_celery.sandbox.notes import FileNotes, KernelNotes, Mark, ShellNotes
+from prorl_celery.sandbox.kernel.notes import KernelNotes
+from prorl_celery.sandbox.notes import FileNotes, Mark, ShellNotes
 from prorl_celery.sandbox.page import Page
 from prorl_celery.sandbox.shell import PtyShell
 
@@ -85,6 +86,8 @@ class LiveSandbox:
                 key=self._nonce,
                 cancel=self._cancel,
                 output_bytes=self._output_bytes,
+                page=self._page,
+                notes=self._kernel_notes,
             )
             kernel.open()
             self._kernel = kernel

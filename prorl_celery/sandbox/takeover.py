@@ -67,6 +67,7 @@ class Takeover:
     def recover(self, timeout: float) -> Recovered:
         """As `Shell.recover`."""
         notes, prompts = self._notes, self._prompts
+        self._page.check()
         if notes.state != IDLE:
             was_new = notes.state == NEW
             self._terminal.send(b"")

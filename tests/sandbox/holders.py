@@ -89,10 +89,10 @@ class Holder:
         self.pid = 0
         return None if os.WIFSIGNALED(status) else os.waitstatus_to_exitcode(status)
 
-    def await_stop(self) -> None:
-        """Return when it has been stopped."""
+    def await_stop_or_end(self) -> bool:
+        """Whether it has been stopped; it is reaped if it has ended instead."""
         _, status = os.waitpid(self.pid, os.WUNTRACED)
-        assert os.WIFSTOPPED(status), "it ended instead"
+        return os.WIFSTOPPED(status)
 
     def kill(self) -> None:
         """SIGKILL, and wait until it has gone."""
@@ -120,14 +120,30 @@ def _hold(
         os._exit(code)
 
 
-@contextmanager
-def taken_over(keeper: KeeperProcess, handle: SandboxHandle, *, fence: int) -> Iterator[LiveSandbox]:
-    """The sandbox, in the hands of this process."""
-    with (
-        NeverCancelled() as never,
-        closing(keeper.client.attach(handle, cancel=never, fence=fence, takes_over=True)) as sandbox,
-    ):
-        yield sandbox
+class Succession:
+    """One sandbox and those who hold it, one after the other, each under a fence of its own."""
+
+    def __init__(self, keeper: KeeperProcess, handle: SandboxHandle) -> None:
+        self._keeper = keeper
+        self._handle = handle
+        self.fence = 1
+
+    def holder(self, work: Work, steps: Steps | None = None) -> Holder:
+        """The next is a process."""
+        self.fence += 1
+        return Holder(self._keeper, self._handle, work, fence=self.fence, steps=steps)
+
+    @contextmanager
+    def taken_over(self) -> Iterator[LiveSandbox]:
+        """The next is this process."""
+        self.fence += 1
+        with (
+            NeverCancelled() as never,
+            closing(
+                self._keeper.client.attach(self._handle, cancel=never, fence=self.fence, takes_over=True)
+            ) as sandbox,
+        ):
+            yield sandbox
 
 
 def after(seconds: float) -> None:

@@ -1,11 +1,13 @@
 """An IPython kernel in a sandbox: started with it where the job's tools have `ipython`, and up before init is done.
 
 inside     what runs in the sandbox: ipykernel on sockets that are there already
+shown      what it shows, made short, and kept of the last cell
 start      how a sandbox is told to be ready for that
 life       a kernel's start and end, seen without a message of Jupyter's
 zmtp       the bytes that carry them
 channels   Jupyter's messages
 results    what a cell showed, as text
+takeover   what a holder that died left half-done
 client     cells run, interrupted, and what follows when a kernel ends
 
 For operators. A sandbox without an image, or whose image borrows the machine's /usr, runs kernels on the packages that

@@ -10,7 +10,8 @@ import hmac
 import json
 import math
 import select
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -19,9 +20,12 @@ from jupyter_client.session import DELIM, Session
 
 from prorl_celery.errors import NoKernel, SandboxError
 from prorl_celery.sandbox.kernel.zmtp import DEALER, SUB, SUBSCRIBE_TO_ALL, Peer
+from prorl_celery.sandbox.page import Page
 
 MESSAGE_BYTES = 2 << 20
 """Longest message beside twice the text that is kept: the kernel's own side sends none that is near it."""
+MESSAGES = 64
+"""Messages read between two looks at the clock."""
 LONGEST_CHARACTER = 6
 """Bytes of a character in JSON."""
 EXECUTE = {
@@ -47,7 +51,8 @@ class Message:
 class Channels:
     """The two channels of one kernel. Raises: `SandboxError` when out of descriptors."""
 
-    def __init__(self, shell: int, iopub: int, *, key: bytes, output_bytes: int) -> None:
+    def __init__(self, shell: int, iopub: int, *, key: bytes, output_bytes: int, page: Page) -> None:
+        self._page = page
         self._session = Session(key=key)
         longest = MESSAGE_BYTES + 4 * LONGEST_CHARACTER * output_bytes
         self._poll = select.poll()
@@ -79,21 +84,32 @@ class Channels:
             if peer is None:
                 readable.add(descriptor)
             elif events & select.POLLOUT:
-                with suppress(OSError):  # it has gone, as reading will show
+                with self._page, suppress(OSError):  # it has gone, as reading will show
                     peer.flush()
                 self._watch(peer)
         return readable
 
-    def execute(self, code: str) -> str:
-        """Send a cell; returns its id. Raises: `NoKernel` when the kernel is not to be reached."""
-        return self._send("execute_request", {**EXECUTE, "code": code})
+    def execute(self, code: str, note: Callable[[str], None]) -> str:
+        """Send a cell; returns its id, of which `note` is told before. Raises: `NoKernel` when the kernel is not to be
+        reached.
+        """
+        return self._send("execute_request", {**EXECUTE, "code": code}, note)
 
     def ask_info(self) -> str:
         """Ask what any kernel answers; returns the request's id. Raises as `execute`."""
         return self._send("kernel_info_request", {})
 
+    def settle(self, deadline: float) -> None:
+        """Ask what any kernel answers, and throw away all that comes until it has, or until the deadline."""
+        request = self.ask_info()
+        while (left := deadline - time.monotonic()) > 0:
+            self.poll(left)
+            if any(message.is_reply and message.parent == request for message in self.received(MESSAGES)):
+                return
+
     def received(self, most: int) -> Iterator[Message]:
         """What has come, at most so many messages of each channel; output first."""
+        self._page.check()
         for peer in list(self._peers.values()):
             for _ in range(most):
                 frames = peer.receive()
@@ -116,12 +132,15 @@ class Channels:
     def _watch(self, peer: Peer) -> None:
         self._poll.register(peer, select.POLLIN | (select.POLLOUT if peer.is_sending else 0))
 
-    def _send(self, kind: str, content: dict[str, Any]) -> str:
+    def _send(self, kind: str, content: dict[str, Any], note: Callable[[str], None] = lambda _: None) -> str:
         message = self._session.msg(kind, content)
-        try:
-            self._shell.send(self._session.serialize(message))
-        except OSError as error:
-            raise NoKernel(f"the sandbox's kernel cannot be reached: {error}") from error
+        frames = self._session.serialize(message)
+        with self._page:
+            note(str(message["header"]["msg_id"]))
+            try:
+                self._shell.send(frames)
+            except OSError as error:
+                raise NoKernel(f"the sandbox's kernel cannot be reached: {error}") from error
         if self._shell.is_sending:
             self._watch(self._shell)
         return str(message["header"]["msg_id"])

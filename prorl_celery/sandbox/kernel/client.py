@@ -12,24 +12,26 @@ import time
 from dataclasses import dataclass
 from enum import Enum
 
-from prorl_celery.errors import NoKernel, SandboxError
+from prorl_celery.errors import NoKernel
 from prorl_celery.sandbox.base import CancelSignal, CellResult, RecoveredCell
-from prorl_celery.sandbox.kernel.channels import Channels
+from prorl_celery.sandbox.kernel.channels import MESSAGES, Channels
 from prorl_celery.sandbox.kernel.life import KERNEL_SECONDS, KernelLife
+from prorl_celery.sandbox.kernel.notes import KernelNotes
 from prorl_celery.sandbox.kernel.results import CellOutput
+from prorl_celery.sandbox.kernel.takeover import INTERRUPT_SECONDS, CellTakeover
+from prorl_celery.sandbox.notes import NOT_RUN, SENT, TIMED_OUT
+from prorl_celery.sandbox.page import Page
 
-INTERRUPT_SECONDS = 2.0
-"""How long a cell may take to end after an interrupt before its kernel is killed."""
 IDLE_SECONDS = 5.0
 """How long the end of a cell's output is waited for once its answer is there; it comes within a millisecond, unless
 the kernel had to drop it."""
+SEEN_SECONDS = 5.0
+"""How often it is noted for a successor that somebody waits."""
 LAST_OUTPUT_SECONDS = 0.05
 """How long what a dead kernel sent may take to arrive."""
 SUBSCRIBED_SECONDS = 0.2
 TRIES = 3
 KILLED = 128 + signal.SIGKILL
-MESSAGES = 64
-"""Messages read between two looks at the clock."""
 
 
 @dataclass(slots=True)
@@ -61,7 +63,21 @@ class SandboxKernel:
         key: str,
         cancel: CancelSignal,
         output_bytes: int,
+        page: Page,
+        notes: KernelNotes,
     ) -> None:
+        self._page = page
+        self._notes = notes
+        self._takeover = CellTakeover(
+            life,
+            page=page,
+            notes=notes,
+            output_bytes=output_bytes,
+            connect=self._connected,
+            begin_again=self._begin_again,
+        )
+        self._is_mine = notes.state != SENT
+        """No cell is under way that another has sent."""
         self._shell, self._iopub = sockets
         self._key = key.encode()
         self._cancel = cancel
@@ -72,17 +88,27 @@ class SandboxKernel:
         """How the kernel before this one ended, until somebody was told."""
 
     def open(self) -> None:
-        """Connect to the kernel, starting one where there is none. Raises as `Kernel.restart`."""
-        self._begin()
-        self._ready()
+        """Connect to the kernel, starting one where there is none; not to one that may be busy with another's cell.
+
+        Raises as `Kernel.restart`.
+        """
+        if self._is_mine:
+            self._begin()
+            self._ready()
 
     def run(self, code: str, *, timeout: float) -> CellResult:
         """Run one cell to its end or its time-out (seconds). Raises as `Kernel.run`."""
         self._cancel.raise_if_set()
+        if not self._is_mine:
+            self.recover(timeout=timeout)
         began = time.monotonic()
+        self._is_mine = False
         try:
             channels, request = self._sent(code)
         except NoKernel as error:
+            with self._page:
+                self._notes.result(NOT_RUN, None, time.monotonic())
+            self._is_mine = True
             # There was one, so it is the agent's doing: processes without number, a Python that it spoilt.
             return CellResult(output="", ok=False, duration_s=time.monotonic() - began, no_kernel=str(error))
         lost, self._ended = self._ended, None
@@ -103,6 +129,9 @@ class SandboxKernel:
             self._ended = None
         if output.asked_to_end:
             ended = 0
+        with self._page:
+            self._notes.result(timed_out * TIMED_OUT, ended, time.monotonic())
+        self._is_mine = True
         return CellResult(
             output=output.text(),
             ok=end in (_End.DONE, _End.UNHEARD) and not timed_out and output.error is None,
@@ -119,15 +148,28 @@ class SandboxKernel:
             self._begin_again()
         channels = self._ready()
         try:
-            return channels, channels.execute(code)
+            return channels, channels.execute(code, self._note)
         except NoKernel:
             self._begin_again()
         channels = self._ready()
-        return channels, channels.execute(code)
+        return channels, channels.execute(code, self._note)
+
+    def _note(self, request: str) -> None:
+        """A cell is about to be sent."""
+        self._notes.cell(request, self._life.name, time.monotonic())
 
     def recover(self, *, timeout: float) -> RecoveredCell:
         """As `Kernel.recover`."""
-        raise SandboxError("the sandbox's kernel cannot be taken over")
+        self._cancel.raise_if_set()
+        if not self._is_mine:
+            self._disconnect()
+        recovered, channels = self._takeover.recover(timeout)
+        if channels is not None:
+            self._channels = channels
+        if not self._life.has_begun:
+            self._disconnect()
+        self._is_mine, self._ended = True, None
+        return recovered
 
     def restart(self) -> None:
         """End the kernel and wait for a fresh one. Raises as `Kernel.run`."""
@@ -161,7 +203,7 @@ class SandboxKernel:
                 if not self._life.has_begun:
                     self._begin()
                 self._life.wait_up(KERNEL_SECONDS)
-                self._channels = self._connected()
+                self._channels = self._connected(time.monotonic() + KERNEL_SECONDS)
             except NoKernel:
                 # One that was just ending took our connection with it; another that ends so has another reason.
                 was_ending = self._life.has_ended
@@ -170,27 +212,26 @@ class SandboxKernel:
                     raise
         return self._channels
 
-    def _connected(self) -> Channels:
-        channels = Channels(self._shell, self._iopub, key=self._key, output_bytes=self._output_bytes)
+    def _connected(self, deadline: float) -> Channels:
+        channels = Channels(self._shell, self._iopub, key=self._key, output_bytes=self._output_bytes, page=self._page)
         try:
             channels.watch(self._life.fileno())
             channels.watch(self._cancel.fileno())
-            self._subscribe(channels)
+            self._subscribe(channels, deadline)
         except BaseException:
             channels.close()
             raise
         return channels
 
-    def _subscribe(self, channels: Channels) -> None:
+    def _subscribe(self, channels: Channels, deadline: float) -> None:
         """Return when what the kernel sends arrives here; what it sent before is of no interest."""
-        deadline = time.monotonic() + KERNEL_SECONDS
         answered = False
         heard = False
         request = channels.ask_info()
         while not (answered and heard):
             asked = time.monotonic()
             if asked >= deadline:
-                raise NoKernel(f"the sandbox's kernel did not answer within {KERNEL_SECONDS:g} s")
+                raise NoKernel("the sandbox's kernel did not answer in time")
             readable = channels.poll(SUBSCRIBED_SECONDS if answered else deadline - asked)
             if self._cancel.fileno() in readable:
                 self._cancel.raise_if_set()
@@ -211,7 +252,9 @@ class SandboxKernel:
             left = deadline - time.monotonic()
             if left <= 0:
                 return _End.UNHEARD if cell.answered else _End.DIED if died else _End.TIMED_OUT
-            readable = channels.poll(left)
+            readable = channels.poll(min(left, SEEN_SECONDS))
+            with self._page:
+                self._notes.seen_at = time.monotonic()
             if self._cancel.fileno() in readable:
                 self._cancel.raise_if_set()
             if not died and self._life.fileno() in readable and self._life.has_ended:
@@ -228,8 +271,10 @@ class SandboxKernel:
                 elif message.kind != "status":
                     if not message.foreign:
                         cell.output.take(message)
-                elif mine and message.content.get("execution_state") == "idle":
-                    cell.idle = True
+                elif mine:
+                    cell.idle = message.content.get("execution_state") == "idle"
+                    with self._page:
+                        self._notes.heard = True
         return _End.DONE
 
     def _disconnect(self) -> None:

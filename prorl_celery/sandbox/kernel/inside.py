@@ -2,8 +2,10 @@
 
 The first three are listening sockets that have no name anywhere, so that nothing in the sandbox can stand in for them
 and nothing outside it can reach them: two for ipykernel's channels, and LIFE. Whoever waits for the kernel connects to
-LIFE and reads `up`, or `failed` and why; the connection ends with the kernel, however that ends. KEY signs messages.
-LIMIT is how many characters of a text are sent from either end of it.
+LIFE and reads `up` and a name that no other kernel has, or `failed` and why; the connection ends with the kernel,
+however that ends. Who asks there for `last` is told what is kept of the last cell (`shown.LastCell`), in packets that
+begin with `+`, and one that is `.`. KEY signs messages. LIMIT is how many characters of a text are sent from either end
+of it.
 
 Only channels that are used exist: no heartbeat, which would be a thread, and no stdin; an interrupt is a signal. It
 runs on the image's Python with the image's ipykernel: any Python from 3.9, any ipykernel from 6.
@@ -13,7 +15,11 @@ from __future__ import annotations
 
 import codecs
 import collections
+import contextlib
+import json
 import os
+import secrets
+import select
 import shutil
 import signal
 import socket
@@ -23,6 +29,8 @@ import threading
 import types
 from typing import Any
 
+from prorl_celery.sandbox.kernel.shown import LastCell, small
+
 UNSENT = {"comm_open", "comm_msg", "comm_close", "debug_event", "execute_input"}
 """Nobody outside would read these."""
 CONNECTED_SECONDS = 5.0
@@ -30,13 +38,15 @@ HIGH_WATER = 10_000
 """Messages that wait here for a worker that is slow to read; more are dropped."""
 KEPT = 8
 """Connections kept open: one who works with the kernel, and those who did before."""
+PACKET_BYTES = 32 << 10
 
 
 class Life:
     """Tells who connects how the start went. Their connections end with this process (or with newer ones: `KEPT`)."""
 
-    def __init__(self, listener: socket.socket) -> None:
+    def __init__(self, listener: socket.socket, last: LastCell) -> None:
         self._listener = listener
+        self._last = last
         self._connections: collections.deque[socket.socket] = collections.deque(maxlen=KEPT)
         self._connected = threading.Event()
         self._settled = threading.Event()
@@ -56,70 +66,47 @@ class Life:
             self._connections[-1].send(said.encode("utf-8", "replace")[:2000])
 
     def _serve(self) -> None:
+        poll = select.poll()
+        poll.register(self._listener, select.POLLIN)
         while True:
-            connection, _ = self._listener.accept()
-            self._connections.append(connection)
-            self._connected.set()
-            self._settled.wait()
-            try:
-                connection.send(self._said)
-            except OSError:  # gone again
-                continue
+            for descriptor, _ in poll.poll():
+                if descriptor == self._listener.fileno():
+                    self._accept(poll)
+                    continue
+                try:
+                    self._answer(descriptor)
+                except OSError:  # gone again, or does not read
+                    poll.unregister(descriptor)
+
+    def _accept(self, poll: Any) -> None:
+        connection, _ = self._listener.accept()
+        connection.settimeout(CONNECTED_SECONDS)
+        if len(self._connections) == KEPT:
+            oldest = self._connections.popleft()
+            with contextlib.suppress(KeyError):
+                poll.unregister(oldest)
+            oldest.close()
+        self._connections.append(connection)
+        self._connected.set()
+        self._settled.wait()
+        try:
+            connection.send(self._said)
+        except OSError:  # gone again
+            return
+        poll.register(connection, select.POLLIN)
+
+    def _answer(self, descriptor: int) -> None:
+        connection = next(each for each in self._connections if each.fileno() == descriptor)
+        if connection.recv(16) != b"last":
+            raise OSError("it has gone")
+        text = json.dumps(self._last.told()).encode("ascii")
+        for start in range(0, len(text), PACKET_BYTES):
+            connection.send(b"+" + text[start : start + PACKET_BYTES])
+        connection.send(b".")
 
     def _close(self) -> None:
         for each in (self._listener, *self._connections):
             each.close()
-
-
-def shorten(text: str, limit: int) -> dict[str, Any]:
-    """A text of any length for a message: its first and its last `limit` characters, and the bytes between them."""
-    if len(text) <= 2 * limit:
-        return {"text": sendable(text)}
-    cut = len(text[limit:-limit].encode("utf-8", "surrogatepass"))
-    return {"text": sendable(text[:limit]), "cut": cut, "tail": sendable(text[-limit:])}
-
-
-def sendable(text: str) -> str:
-    """A text without halves of pairs of surrogates, which no message can hold."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def small(kind: str, content: dict[str, Any], limit: int) -> dict[str, Any]:
-    """The content of a message as we send it, so that none is long: shortened texts, sizes of what is no text."""
-    if kind == "stream":
-        return shorten(content["text"], limit)
-    if kind == "error":
-        return {"ename": content["ename"][:200], **shorten("\n".join(content["traceback"]), limit)}
-    if kind in ("display_data", "update_display_data", "execute_result"):
-        return small_bundle(content["data"], limit)
-    if kind == "execute_reply":
-        kept: dict[str, Any] = {name: content[name] for name in ("status", "execution_count") if name in content}
-        kept["payload"] = [small_payload(entry, limit) for entry in content.get("payload") or ()]
-        return kept
-    return content
-
-
-def small_bundle(data: dict[str, Any], limit: int) -> dict[str, Any]:
-    """The plainest text of a bundle, and the other kinds by name and size."""
-    texts = {mime: value for mime, value in data.items() if isinstance(value, str) and mime.startswith("text/")}
-    plainest = next((m for m in ("text/plain", "text/markdown", "text/latex") if m in texts), next(iter(texts), None))
-    others = {mime: size_of(mime, value) for mime, value in data.items() if mime not in texts}
-    return {"others": others, **shorten("" if plainest is None else texts[plainest], limit)}
-
-
-def size_of(mime: str, value: Any) -> int:
-    """Bytes of what is no text. Pictures may come in base64."""
-    if isinstance(value, str) and not mime.endswith(("xml", "json", "javascript")):
-        return len(value) * 3 // 4
-    return len(value if isinstance(value, (str, bytes)) else repr(value))
-
-
-def small_payload(entry: dict[str, Any], limit: int) -> dict[str, Any]:
-    """What a cell asks of a front end: to show a page, to offer a text, to end."""
-    page = entry.get("data")
-    text = page.get("text/plain", "") if isinstance(page, dict) else entry.get("text", "")
-    asked = {"source": str(entry.get("source")), "keepkernel": bool(entry.get("keepkernel"))}
-    return {**asked, **shorten(str(text), limit)}
 
 
 def run_command(shell: Any, command: str) -> None:
@@ -144,7 +131,7 @@ def run_command(shell: Any, command: str) -> None:
     shell.user_ns["_exit_code"] = process.returncode
 
 
-def start(life: Life, shell: int, iopub: int, key: str, limit: int) -> None:
+def start(life: Life, last: LastCell, shell: int, iopub: int, key: str, limit: int) -> None:
     """Make the kernel, say that it is up, and serve until it is told to end."""
     # It would be imported for a debugger that nobody uses, and is a quarter of the start.
     sys.modules["debugpy"] = None  # type: ignore[assignment]
@@ -165,7 +152,9 @@ def start(life: Life, shell: int, iopub: int, key: str, limit: int) -> None:
 
         def serialize(self, msg: Any, ident: Any = None) -> Any:
             kind = msg["header"]["msg_type"]
-            return super().serialize(dict(msg, content=small(kind, msg["content"], limit)), ident)
+            content = small(kind, msg["content"], limit)
+            last.hear(kind, msg.get("parent_header") or {}, content)
+            return super().serialize(dict(msg, content=content), ident)
 
     class KernelApp(IPKernelApp):
         """On sockets that are there already, without a connection file."""
@@ -206,7 +195,7 @@ def start(life: Life, shell: int, iopub: int, key: str, limit: int) -> None:
     if sys.modules.get("debugpy") is None:
         sys.modules.pop("debugpy", None)
     sys.argv = [""]
-    life.tell("up")
+    life.tell(f"up {secrets.token_hex(8)}")
     app.start()
 
 
@@ -218,9 +207,10 @@ def main() -> None:
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     for descriptor in (shell, iopub, life_socket):
         os.set_inheritable(descriptor, False)
-    life = Life(socket.socket(fileno=life_socket))
+    last = LastCell(int(sys.argv[5]))
+    life = Life(socket.socket(fileno=life_socket), last)
     try:
-        start(life, shell, iopub, sys.argv[4], int(sys.argv[5]))
+        start(life, last, shell, iopub, sys.argv[4], int(sys.argv[5]))
     except Exception as error:
         life.last_words(f"failed {type(error).__name__}: {error}")
         raise

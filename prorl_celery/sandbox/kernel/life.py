@@ -6,10 +6,13 @@ the first thing it does. There it says how its start went; and the connection en
 
 from __future__ import annotations
 
+import json
 import select
 import signal
 import socket
 import time
+from contextlib import suppress
+from typing import Any
 
 from prorl_celery.errors import NoKernel, SandboxError
 from prorl_celery.sandbox import wire
@@ -22,6 +25,7 @@ KERNEL_SECONDS = 120.0
 FIRST_LOOK_SECONDS = 1.0
 """When it is asked whether a kernel that says nothing lives at all; then after 4, 16, ... seconds."""
 SAID_BYTES = 4096
+PACKET_BYTES = 64 << 10
 NO_PYTHON = 2
 
 
@@ -35,6 +39,8 @@ class KernelLife:
         self._connection: socket.socket | None = None
         self._up = False
         self._refusal = 0
+        self.name = ""
+        """Of the kernel that was up last: no other has it."""
 
     def begin(self) -> int | None:
         """Have a kernel started unless one lives, and do not wait for it. Returns how the last one ended, as a shell
@@ -72,8 +78,9 @@ class KernelLife:
             if time.monotonic() >= deadline:
                 raise NoKernel(f"the sandbox's kernel was not up within {timeout:g} s")
         said = _read(connection)
-        if said == b"up":
+        if said.startswith(b"up "):
             self._up = True
+            self.name = said[3:].decode("ascii", "replace")[:32]
         elif b"No module named 'ipykernel'" in said:
             raise NoKernel("the sandbox's python3 has no ipykernel: install it in the image (pip install ipykernel)")
         else:
@@ -97,6 +104,30 @@ class KernelLife:
         poll = select.poll()
         poll.register(self._connection, select.POLLIN)
         return bool(poll.poll(0)) and not _read(self._connection)
+
+    def last_cell(self, timeout: float, limit_bytes: int) -> dict[str, Any]:
+        """What a kernel that is up says that it keeps of its last cell (`shown.LastCell`): it may be anything, as the
+        agent's code runs there too. Empty where it keeps silent. Raises what the cancel signal raises.
+        """
+        connection, said = self._connection, bytearray()
+        if connection is None:
+            return {}
+        waiter = Waiter(connection.fileno(), self._cancel)
+        deadline = time.monotonic() + timeout
+        with suppress(OSError):
+            connection.send(b"last")
+            while waiter.readable(deadline):
+                packet = connection.recv(PACKET_BYTES)
+                if packet[:1] == b"+" and len(said) < limit_bytes:
+                    said += packet[1:]
+                    continue
+                with suppress(ValueError, RecursionError):
+                    told = json.loads(said) if packet == b"." else None
+                    if isinstance(told, dict):
+                        return told
+                break
+        self.close()  # an answer may yet come that nobody waits for
+        return {}
 
     def signal(self, number: int) -> bool:
         """Send the kernel, and what it runs in the foreground, a signal; False when there is no kernel.

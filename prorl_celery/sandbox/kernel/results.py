@@ -38,6 +38,11 @@ class CellOutput:
         """Add a line of our own."""
         self._add_line({"text": text})
 
+    def skip(self, count: object) -> None:
+        """So many bytes are not there, where there is more on either side than is kept."""
+        if isinstance(count, int) and 0 < count < MOST_CUT:
+            self._output.skip(count)
+
     def take(self, message: Message) -> None:
         """Take a message in. One that is not as it should be adds nothing."""
         content = message.content

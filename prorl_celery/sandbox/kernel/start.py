@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+SHOWN_IMPORT = "from prorl_celery.sandbox.kernel.shown import LastCell, small\n"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelStart:
@@ -25,4 +27,7 @@ class KernelStart:
 
 @cache
 def _inside() -> str:
-    return files("prorl_celery.sandbox.kernel").joinpath("inside.py").read_text(encoding="utf-8")
+    """The text of `inside`, and in it that of `shown`: there is nothing to import it from in a sandbox."""
+    folder = files("prorl_celery.sandbox.kernel")
+    inside, shown = (folder.joinpath(name).read_text(encoding="utf-8") for name in ("inside.py", "shown.py"))
+    return inside.replace(SHOWN_IMPORT, shown.replace("from __future__ import annotations\n", ""))
