@@ -126,10 +126,14 @@ class StageWorker:
 
 
 @contextmanager
-def stage_worker(fleet: Fleet, stage: str, *, before: str = "", **changes: Any) -> Iterator[StageWorker]:
-    """Start a worker of a stage; kill what is left of it at the end. `before`: a line of Python for it to run first."""
+def stage_worker(
+    fleet: Fleet, stage: str, *, before: str = "", handlers: tuple[str, ...] = (), **changes: Any
+) -> Iterator[StageWorker]:
+    """Start a worker of a stage; kill what is left of it at the end. `before`: a line of Python for it to run first;
+    `handlers`: those that it knows besides `OddHandler`.
+    """
     odd = f"{Path(__file__).with_name('odd_handlers.py')}:OddHandler"
-    settings = fleet.settings.with_(handlers=(odd,), **changes)
+    settings = fleet.settings.with_(handlers=(odd, *handlers), **changes)
     env = {name: value for name, value in os.environ.items() if not name.startswith("PRORL_")} | settings.to_env()
     requests = Requests()
     theirs = requests.descriptors[1]
