@@ -38,6 +38,7 @@ QUICK = {
     "PRORL_STALL": "1.5",
     "PRORL_SPARE_SANDBOXES": "2",
     "PRORL_SANDBOX_MEMORY": str(256 << 20),
+    "PRORL_MAX_BLOB": str(4 << 20),
 }
 """Times and sizes that let a fault be over within seconds."""
 

@@ -120,7 +120,7 @@ def test_row_28_a_stage_that_hangs_is_the_one_that_is_named(service: FaultServic
 
 
 def test_row_28_a_keeper_that_hangs_is_replaced_and_the_sandbox_is_made_after_all(tmp_path: Path) -> None:
-    with hurt_service(tmp_path, PRORL_SILENCE="4") as service:
+    with hurt_service(tmp_path, PRORL_SILENCE="12") as service:
         held = service.keeper()["pid"]
         with stopped(held):
             [job_id] = service.submit([nap_job(0, job_id="row-28-creating")])
