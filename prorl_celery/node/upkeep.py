@@ -120,6 +120,7 @@ class Upkeep:
         self._do("deaths", self._bury)
         if self._leaves:
             self._nodes.remove(self._settings.node, self._boot)
+            self._do("sweep", self.sweep)  # there may be no other node to send elsewhere what waits for this one
         if self._leads:
             self._store.resign(self._id)
 

@@ -1,5 +1,6 @@
 import redis
 
+from prorl_celery.jobs.store import JobStore
 from prorl_celery.scheduling.nodes import NodeRegistry
 from prorl_celery.settings import Settings
 
@@ -116,16 +117,21 @@ def test_a_node_learns_of_the_suspects_that_it_may_run(either_client: redis.Redi
     assert nodes.beat(node).alone == 2, "it takes no new jobs"
 
 
-def test_a_node_that_leaves_is_remembered_only_while_jobs_wait_for_it(either_client: redis.Redis) -> None:
+def test_a_node_that_leaves_is_remembered_until_the_next_sweep_and_then_nothing_is_left_of_it(
+    either_client: redis.Redis,
+) -> None:
     nodes = NodeRegistry(either_client, Settings())
-    for node in ("n1", "n2"):
-        nodes.beat({"node": node, "boot": "b"})
-        nodes.beat_process(node, "b", {"name": "init-0", "stage": "init", "busy": 0, "handlers": []})
-    either_client.sadd("prorl:queues", "rollout.n1.b", "rollout.n2.b", "init")
-    either_client.zadd("prorl:queued:3:rollout.n1.b", {"a": 1})
+    nodes.beat({"node": "n1", "boot": "b"})
+    nodes.beat({"node": "n2", "boot": "b"})
+    nodes.beat_process("n1", "b", {"name": "init-0", "stage": "init", "busy": 0, "handlers": []})
+    bound = [f"{queue}\x06\x16\x06\x16{queue}" for queue in ("init", "eval.n1.b", "solo.n1.b", "rollout.n2.b")]
+    either_client.sadd("_kombu.binding.prorl", *bound)
     nodes.remove("n1", "b")
-    nodes.remove("n2", "b")
-    assert nodes.nodes() == []
-    assert either_client.hkeys("prorl:nodes") == [b"n1 b"]
-    assert either_client.zrange("prorl:nodes:seen", 0, -1, withscores=True) == [(b"n1 b", 0.0)]
+    nodes.remove("n3", "b")
+    assert [node["node"] for node in nodes.nodes()] == ["n2"]
+    assert either_client.zscore("prorl:nodes:seen", "n1 b") == 0
     assert either_client.keys("prorl:processes:*") == []
+    JobStore(either_client, Settings()).sweep()
+    assert either_client.hkeys("prorl:nodes") == [b"n2 b"]
+    assert either_client.zrange("prorl:nodes:seen", 0, -1) == [b"n2 b"]
+    assert either_client.smembers("_kombu.binding.prorl") == {bound[0].encode(), bound[3].encode()}

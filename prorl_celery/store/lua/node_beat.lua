@@ -17,24 +17,11 @@ local function waiting(queue)
   return jobs
 end
 
--- Whether a job waits in a queue that only this node reads.
-local function is_waited_for()
-  for _, queue in ipairs(call('SMEMBERS', key('queues'))) do
-    if string.sub(queue, -#home - 1) == '.' .. home and waiting(queue) > 0 then return true end
-  end
-  return false
-end
-
 if tonumber(arg(3)) == 0 then
   call('SREM', key('draining'), member)
   call('DEL', key('processes', member))
-  if call('HEXISTS', key('nodes'), member) == 1 and is_waited_for() then
-    -- A score of 0 tells the sweep that it need not ask itself whether the node might still be at work.
-    call('ZADD', key('nodes', 'seen'), 0, member)
-  else
-    call('HDEL', key('nodes'), member)
-    call('ZREM', key('nodes', 'seen'), member)
-  end
+  -- A score of 0 tells the next sweep, which takes the node out, that it need not ask itself whether it only just begins.
+  if call('HEXISTS', key('nodes'), member) == 1 then call('ZADD', key('nodes', 'seen'), 0, member) end
   return {0, 0}
 end
 
