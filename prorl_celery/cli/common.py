@@ -9,13 +9,17 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from prorl_celery.cli.api import Api
+from prorl_celery.errors import SettingsError
 from prorl_celery.node.renewal import ADOPT, REHEARSE
 from prorl_celery.settings import Settings
+
+if TYPE_CHECKING:
+    from prorl_celery.client import Client
 
 CLIENT_VARIABLES = ("PRORL_URL", "PRORL_TOKEN")
 """Of the commands that talk to a service; they are no settings of a service."""
@@ -103,6 +107,16 @@ def renewable(command: Function) -> Function:
 def connect(url: str | None, token: str | None, *, patience: float = 0.0) -> Api:
     """The API that the options name. Raises `SettingsError`."""
     return Api(service_url(url), token, patience=patience)
+
+
+def client_of(url: str | None, token: str | None) -> Client:
+    """The client of the service that the options name. Raises `SettingsError`."""
+    from prorl_celery.client import Client
+
+    try:
+        return Client(service_url(url), token)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

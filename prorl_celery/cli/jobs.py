@@ -1,14 +1,15 @@
-"""`prorl jobs`, `show`, `cancel`: look at jobs and end them."""
+"""`prorl jobs`, `show`, `events`, `cancel`, `retry`: look at jobs, end them, give them a new life."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import click
 
-from prorl_celery.cli.common import connect, json_option, service_options
+from prorl_celery.cli.common import client_of, connect, json_option, service_options
 from prorl_celery.cli.output import print_json, print_table, seconds
 from prorl_celery.errors import ApiError
 
@@ -21,10 +22,13 @@ STATES = ("queued", "running", "completed", "failed", "cancelled", "timed_out")
 @click.option("--state", type=click.Choice(STATES))
 @click.option("--tag", metavar="KEY[=VALUE]")
 @click.option("--batch", "batch_id", metavar="ID")
+@click.option("--dead", is_flag=True, help="Those that failed for good, though another try might help.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
 @click.option("--cursor", help="Of the page before.")
-def jobs(url: str | None, token: str | None, as_json: bool, **query: Any) -> None:
-    """List jobs, newest first."""
+def jobs(url: str | None, token: str | None, as_json: bool, dead: bool, **query: Any) -> None:
+    """List jobs, newest first; with --dead the dead letters, the latest first. `prorl retry` gives them a new life."""
+    if dead:
+        query["dead"] = "true"
     page = connect(url, token).get("v1", "jobs", **query)
     if as_json:
         print_json(page)
@@ -66,6 +70,8 @@ def show(job_id: str, url: str | None, token: str | None, as_json: bool, wait: b
         return
     facts = [(name, status[name]) for name in ("state", "stage", "attempt", "node", "backend", "turns", "reward")]
     facts += [(stage, _stage(timing)) for stage, timing in status["timing"].items()]
+    if stall := status.get("stalled"):
+        facts.append(("stalled", f"at {stall['act']} for {seconds(stall['seconds'])} ({stall['process']})"))
     if status["error"]:
         facts.append(("error", f"{status['error']['kind']}: {status['error']['message']}"))
     print_table(("", job_id), facts)
@@ -76,15 +82,45 @@ def show(job_id: str, url: str | None, token: str | None, as_json: bool, wait: b
 
 
 @click.command()
+@click.argument("job_id")
+@service_options
+@json_option
+@click.option("--timeout", type=click.FloatRange(min=0.0), default=7 * 86400.0, help="Seconds; default: 7 days.")
+def events(job_id: str, url: str | None, token: str | None, as_json: bool, timeout: float) -> None:
+    """Tell what happens to a job, from its start to its end. With --json, a line of JSON each."""
+    for event in client_of(url, token).events(job_id, timeout=timeout):
+        data = dict(event.data)
+        if as_json:
+            click.echo(json.dumps({"number": event.number, "event": event.name, **data}))
+        else:
+            at = data.pop("at")
+            click.echo(f"{at} {event.name} " + " ".join(f"{name}={value}" for name, value in data.items()))
+
+
+@click.command()
 @click.argument("job_ids", nargs=-1, required=True)
 @service_options
 def cancel(job_ids: tuple[str, ...], url: str | None, token: str | None) -> None:
     """Cancel jobs."""
     api = connect(url, token)
+    _each(job_ids, lambda job_id: api.delete("v1", "jobs", job_id))
+
+
+@click.command()
+@click.argument("job_ids", nargs=-1, required=True)
+@service_options
+def retry(job_ids: tuple[str, ...], url: str | None, token: str | None) -> None:
+    """Give jobs that failed or timed out a new life: all their attempts, from init. Their results are withdrawn."""
+    api = connect(url, token)
+    _each(job_ids, lambda job_id: api.post("v1", "jobs", job_id, "retry", body=None))
+
+
+def _each(job_ids: tuple[str, ...], act: Callable[[str], dict[str, Any]]) -> None:
+    """Do it to each, and tell what became of it; the exit code is 1 when one was refused."""
     failed = False
     for job_id in job_ids:
         try:
-            status = api.delete("v1", "jobs", job_id)
+            status = act(job_id)
         except ApiError as error:
             click.echo(f"{job_id}: {error}", err=True)
             failed = True

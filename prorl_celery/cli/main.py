@@ -31,6 +31,7 @@ COMMANDS = {
     "submit": ("prorl_celery.cli.submit:submit", "Submit jobs of a file, wait, and write the results."),
     "jobs": ("prorl_celery.cli.jobs:jobs", "List jobs, newest first."),
     "show": ("prorl_celery.cli.jobs:show", "Show a job and its trajectory."),
+    "events": ("prorl_celery.cli.jobs:events", "Tell what happens to a job."),
     "cancel": ("prorl_celery.cli.jobs:cancel", "Cancel jobs."),
     "retry": ("prorl_celery.cli.jobs:retry", "Give failed jobs a new life."),
     "nodes": ("prorl_celery.cli.nodes:nodes", "List the nodes; drain one."),

@@ -44,6 +44,15 @@ def _show(told: dict[str, Any]) -> None:
         for node in told["nodes"]
     ]
     print_table(("node", "boot", "state", "sandboxes", "leaked", "busy/slots"), nodes)
+    for job in told["stalled_jobs"]:
+        stall = job["stalled"] or {}
+        click.echo(
+            f"stalled: {job['job_id']} in {job['stage']}, at {stall.get('act')} for {stall.get('seconds', 0):.0f} s"
+        )
+    if told["dead"]:
+        click.echo(f"dead letters: {told['dead']} (`prorl jobs --dead`, `prorl retry ID`)")
+    if told["counts"]:
+        click.echo("so far: " + ", ".join(f"{count} {name}" for name, count in sorted(told["counts"].items())))
     backends = told["backends"]
     click.echo("backends: " + ", ".join(f"{count} {state}" for state, count in backends.items()))
     for held in told["pauses"]:

@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, RootModel, ValidationError
 
+from prorl_celery.client.events import JobEvent, follow
 from prorl_celery.client.transport import Reply, Transport
 from prorl_celery.errors import ApiError
 from prorl_celery.jobs.models import TERMINAL, JobRequest, JobStatus, Result
@@ -45,6 +46,7 @@ class ResultPage(BaseModel):
 
 class _Statuses(BaseModel):
     jobs: list[JobStatus]
+    next: str | None = None
 
 
 class _Backends(BaseModel):
@@ -153,6 +155,28 @@ class Client:
         """Cancel a job: a queued one ends at once, a running one shows `cancel_requested` until its worker obeys."""
         return _read(JobStatus, self._http.call("DELETE", _path(job_id)))
 
+    def retry(self, job_id: str) -> JobStatus:
+        """Give a job that failed or timed out a new life, with all its attempts; its result is withdrawn. `ApiError`
+        409 where it has not failed.
+        """
+        return _read(JobStatus, self._http.call("POST", _path(job_id) + "/retry"))
+
+    def dead(self) -> Iterator[JobStatus]:
+        """The dead letters, the latest first: jobs that failed after their last attempt, though another might help."""
+        cursor: str | None = None
+        while True:
+            reply = self._http.call("GET", "/v1/jobs", query={"dead": "true", "cursor": cursor})
+            page = _read(_Statuses, reply)
+            yield from page.jobs
+            if (cursor := page.next) is None:
+                return
+
+    def events(self, job_id: str, *, timeout: float, after: int | None = None) -> Iterator[JobEvent]:
+        """What happens to a job, from the start (or after an event's number) to its end: stage changes, turns, tool
+        calls. It goes on over lost connections. Raises TimeoutError after `timeout` seconds.
+        """
+        return follow(self._http, _path(job_id) + "/events", after=after, timeout=timeout)
+
     def backends(self) -> list[dict[str, Any]]:
         """All inference backends."""
         return _read(_Backends, self._http.call("GET", "/v1/backends")).backends
@@ -192,6 +216,13 @@ class Client:
     def nodes(self) -> list[dict[str, Any]]:
         """The live nodes."""
         return _read(_Nodes, self._http.call("GET", "/v1/nodes")).nodes
+
+    def drain(self, node: str, *, undo: bool = False) -> list[dict[str, Any]]:
+        """Have a node take no new jobs and work off what it has; `undo`: take jobs again. Its records: `drained` when
+        nothing is left on it. `ApiError` 404 where no such node is alive.
+        """
+        reply = self._http.call("POST", f"/v1/nodes/{quote(node, safe='')}/drain", body={"drain": not undo})
+        return _read(_Nodes, reply).nodes
 
     def _json(self, method: str, path: str, **call: Any) -> dict[str, Any]:
         return _read(_Object, self._http.call(method, path, **call)).root

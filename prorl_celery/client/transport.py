@@ -10,6 +10,8 @@ import http.client
 import json
 import threading
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -81,6 +83,25 @@ class Transport:
                 raise trouble
             pause = min(pause * 2, PAUSE_SECONDS[1])
 
+    @contextmanager
+    def stream(self, path: str, headers: Mapping[str, str], silence: float) -> Iterator[Iterator[bytes] | None]:
+        """Open a stream, over a connection of its own; its lines, or None where there is nothing to stream (204).
+
+        Raises `ApiError`; OSError and HTTPException, while it is read too, also after `silence` seconds without a byte.
+        """
+        connection = self._new_connection()
+        connection.timeout = silence
+        try:
+            connection.request("GET", self._parts.path.rstrip("/") + path, headers={**self._headers, **headers})
+            response = connection.getresponse()
+            if response.status >= 400:
+                raise _refusal(Reply(response.status, response.read(), None), f"GET {path}")
+            yield None if response.status == 204 else iter(response.readline, b"")
+        finally:
+            with self._lock:
+                self._connections.discard(connection)
+            connection.close()
+
     def pause(self, seconds: float) -> bool:
         """Wait; true at once when the client was closed meanwhile."""
         return self._closed.wait(seconds)
@@ -120,15 +141,18 @@ class Transport:
         """This thread's connection, and whether it was in use before."""
         connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
         if connection is None:
-            kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
-            connection = kind(self._parts.hostname or "", self._parts.port)
-            self._local.connection = connection
-            with self._lock:
-                self._connections.add(connection)
+            connection = self._local.connection = self._new_connection()
         connection.timeout = wait + REPLY_SECONDS
         if connection.sock is not None:
             connection.sock.settimeout(connection.timeout)
         return connection, connection.sock is not None
+
+    def _new_connection(self) -> http.client.HTTPConnection:
+        kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
+        connection = kind(self._parts.hostname or "", self._parts.port)
+        with self._lock:
+            self._connections.add(connection)
+        return connection
 
 
 def _refusal(reply: Reply, call: str) -> ApiError:

@@ -6,9 +6,12 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from redis_fixtures import claim
 from web_helpers import Served, a_job, run_to_its_end
 
 from prorl_celery.client import ApiError, Client
+from prorl_celery.jobs.messages import Message
+from prorl_celery.jobs.models import JobError
 from prorl_celery.jobs.store import JobStore
 from web.auth import new_token
 
@@ -46,3 +49,54 @@ def test_a_trainer_submits_waits_reads_and_cancels(serve: Callable[..., Served],
     with Client(api.url) as stranger, pytest.raises(ApiError) as refused:
         stranger.status("one")
     assert refused.value.status == 401
+
+
+def test_an_operator_lists_dead_letters_retries_and_drains(serve: Callable[..., Served], store: JobStore) -> None:
+    with Client(serve().url) as client:
+        for number in range(3):
+            client.submit(a_job(f"d{number}", max_attempts=1))
+            held = claim(store, Message("init", "init", f"d{number}", 0, 5))
+            error = JobError(kind="sandbox", stage="init", message="no", retryable=True)
+            assert store.fail(held, error, worked_s=0) is None
+        assert sorted(job.job_id for job in client.dead()) == ["d0", "d1", "d2"]
+        assert client.retry("d1").state == "queued"
+        with pytest.raises(ApiError) as again:
+            client.retry("d1")
+        assert again.value.status == 409
+        assert sorted(job.job_id for job in client.dead()) == ["d0", "d2"]
+        with pytest.raises(ApiError) as nowhere:
+            client.drain("nowhere")
+        assert nowhere.value.status == 404
+
+
+def test_events_are_followed_over_a_restart_of_the_api(serve: Callable[..., Served], store: JobStore) -> None:
+    api = serve()
+    with Client(api.url) as client:
+        client.submit(a_job("a"))
+        events = client.events("a", timeout=60)
+        assert [next(events).data["state"]] == ["queued"]
+        init = claim(store, Message("init", "init", "a", 0, 5))
+        assert next(events).data["state"] == "running"
+        api.process.kill()
+        api.process.wait(10)
+        message = store.commit(init, {}, next_stage="rollout", queue="rollout", worked_s=0)
+        again = Served(api.settings, port=api.port).ready()
+        try:
+            rollout = claim(store, message)
+            store.finish(rollout, state="completed", finish_reason="stop", worked_s=0)
+            rest = list(events)
+        finally:
+            again.stop()
+    assert [(event.name, event.data.get("state")) for event in rest] == [
+        ("stage", "queued"),
+        ("stage", "running"),
+        ("ended", "completed"),
+    ]
+    assert [event.number for event in rest] == [2, 3, 4]
+
+
+def test_who_follows_a_job_for_longer_than_told_is_timed_out(serve: Callable[..., Served]) -> None:
+    with Client(serve().url) as client:
+        client.submit(a_job("a"))
+        with pytest.raises(TimeoutError, match="within 1 s"):
+            list(client.events("a", timeout=1.0))

@@ -131,13 +131,19 @@ def run_to_its_end(store: JobStore, job_id: str, *, reward: float = 1.0, state: 
     store.finish(claim, state=state, finish_reason="finish", reward=reward, resolved=True, worked_s=0.1)
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 class Served:
     """An API served by gunicorn."""
 
-    def __init__(self, settings: Settings) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
+    def __init__(self, settings: Settings, *, port: int = 0) -> None:
+        """On a free port, or on this one: that of an API that was killed."""
+        self.port = port or free_port()
         self.settings = settings.with_(port=self.port, handlers=(f"{__file__}:Echo",))
         code = "from prorl_celery.settings import Settings\nfrom web.serve import main\n"
         code += "main(Settings.from_env(), stall_seconds=2)"

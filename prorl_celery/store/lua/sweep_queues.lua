@@ -111,4 +111,11 @@ for _, queue in ipairs(call('SMEMBERS', key('queues'))) do
     end
   end
 end
+-- Queues that were declared and never published to are in no list but the broker's.
+for _, member in ipairs(call('SMEMBERS', bindings)) do
+  local queue = string.match(member, separator .. '([^' .. separator .. ']*)$')
+  if queue and call('SISMEMBER', key('queues'), queue) == 0 and reader(queue) == 'gone' then
+    call('SREM', bindings, member)
+  end
+end
 return messages
