@@ -12,6 +12,7 @@ from typing import Any
 from celery import Celery
 from kombu.entity import Exchange, Queue
 from kombu.exceptions import OperationalError
+from kombu.transport import TRANSPORT_ALIASES
 from redis.exceptions import RedisError
 
 from prorl_celery.errors import StoreUnavailable
@@ -22,6 +23,9 @@ from prorl_celery.store.address import Address, broker_url
 from prorl_celery.store.clients import TIMEOUT_SECONDS
 from prorl_celery.store.connections import name_of
 
+# A url of a Unix socket, "redis+socket://", names its transport itself: that would be kombu's and not ours.
+TRANSPORT_ALIASES["redis"] = "prorl_celery.store.broker:Transport"
+
 EXCHANGE = Exchange("prorl", type="direct")  # type: ignore[no-untyped-call]
 
 PRIORITY_STEPS = [0, 3, 6, 9]
@@ -31,6 +35,11 @@ DAY_SECONDS = 24 * 3600
 
 CHANNEL_CONNECTIONS = 8
 """Most connections of one channel; a worker's one channel acknowledges over them, a publisher's uses one."""
+
+HEALTH_SECONDS = 5
+"""How often a consumer asks whether the other end of its connection is still there; it gives it up at the second
+look without an answer.
+"""
 
 
 def task_name(stage: str) -> str:
@@ -106,7 +115,7 @@ def make_app(settings: Settings, *, boot: str | None = None, connections: int = 
             "socket_timeout": 15.0,
             "socket_connect_timeout": TIMEOUT_SECONDS,
             "socket_keepalive": True,
-            "health_check_interval": 25,
+            "health_check_interval": HEALTH_SECONDS,
             "max_connections": CHANNEL_CONNECTIONS,
             "client_name": name_of(settings, process, "broker"),
             "sentinels": address.sentinels,

@@ -66,3 +66,13 @@ def test_a_broker_that_is_away_is_a_typed_error_and_not_a_hang() -> None:
 )
 def test_sockets_and_sentinels_are_named_as_kombu_wants_it(ours: str, kombus: str) -> None:
     assert broker_url(ours) == kombus
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://host:1/0", "rediss://host:1/0", "unix:///run/r.sock?db=2", "sentinel://a/main"]
+)
+def test_every_url_is_served_by_our_transport(url: str) -> None:
+    """Kombu's own loses a worker whose Redis goes away while its jobs run."""
+    app = make_app(Settings(redis_url=url))
+    for connection in (app.connection_for_read(), app.connection_for_write()):
+        assert type(connection.transport).__module__ == "prorl_celery.store.broker"

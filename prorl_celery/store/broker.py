@@ -28,6 +28,10 @@ class Channel(kombus.Channel):
         return redis.BlockingConnectionPool(**options)  # type: ignore[no-untyped-call]
 
     def _options(self, asynchronous: bool) -> dict[str, Any]:
+        if self.connection.client is None:
+            # A channel of a connection that was lost, in whose name a message is acknowledged, or that is closed once
+            # more: an error that Celery expects then; kombu's AttributeError would end the worker.
+            raise redis.ConnectionError("the connection to the broker is closed")
         options: dict[str, Any] = self._connparams(asynchronous)  # type: ignore[no-untyped-call]
         self.keyprefix_fanout = self.keyprefix_fanout.format(db=options["db"])
         retry = Retry(ExponentialBackoff(cap=0.5, base=0.05), RETRIES)
