@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from prorl_celery.agents.loop import run_agent
-from prorl_celery.errors import BadInstance
+from prorl_celery.errors import BadInstance, ChildLost
 from prorl_celery.handlers.base import MAIN, SandboxRequest
 from prorl_celery.jobs.models import FinishReason
 from prorl_celery.jobs.turns import Turn
@@ -15,6 +15,7 @@ from prorl_celery.llm.endpoint import Endpoint
 from prorl_celery.llm.request import ConversationRequest
 from prorl_celery.sandbox.base import Sandbox
 from prorl_celery.tools.toolbox import Toolbox
+from tasks.doubt import DOUBT_SECONDS
 from tasks.gate import JobGate
 from tasks.moving import MovingConversation
 from tasks.replay import RolloutLog
@@ -46,9 +47,13 @@ class Context:
 
     def in_child(self, function: Callable[[Any], Any], argument: Any, *, timeout: float) -> Any:
         with self._work.act(f"in_child {function.__module__}:{function.__qualname__}"):
-            return self._work.process.nursery.call(
-                function, argument, timeout=min(timeout, self.remaining_seconds()), cancel=self.cancel
-            )
+            try:
+                return self._work.process.nursery.call(
+                    function, argument, timeout=min(timeout, self.remaining_seconds()), cancel=self.cancel
+                )
+            except ChildLost:
+                self._work.signal.raise_if_stopping_within(DOUBT_SECONDS)
+                raise
 
 
 class InitStage(Context):

@@ -206,7 +206,8 @@ class StageSandboxes(Mapping[str, Sandbox]):
     def _started(self, request: SandboxRequest, purpose: str) -> LiveSandbox:
         work = self._work
         timeout = work.clock.remaining_seconds
-        return work.process.keeper.start(work.sandbox_spec(request, purpose), cancel=work.signal, timeout=timeout)
+        with work.act("sandbox start"):
+            return work.process.keeper.start(work.sandbox_spec(request, purpose), cancel=work.signal, timeout=timeout)
 
     def _lives_on(self, name: str) -> bool:
         request = self._requests.get(name)

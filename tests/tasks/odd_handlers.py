@@ -77,5 +77,9 @@ class OddHandler(Handler):
     def use_a_child(self, ctx: RolloutContext) -> None:
         ctx.in_child(wait_for_the_end, 0, timeout=3600.0)
 
+    def wait_then_use_a_child(self, ctx: RolloutContext) -> None:
+        self.listen(ctx)
+        self.use_a_child(ctx)
+
     def kill_the_nursery(self, ctx: RolloutContext) -> None:
         ctx.in_child(kill_the_nursery, 0, timeout=3600.0)

@@ -71,6 +71,10 @@ class Fleet:
         self.publisher.publish(message)
         return message
 
+    def sweep(self) -> list[str]:
+        """Sweep as the leader does; the jobs that were queued again."""
+        return [message.job_id for message in self.store.sweep().messages]
+
     def status(self, job_id: str) -> JobStatus:
         return self.store.status(job_id)
 

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import resource
+import select
 import subprocess
 import sys
 import threading
@@ -10,10 +11,20 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from signal import SIGKILL, SIGSEGV, SIGTERM, Signals
 
 import pytest
 
-from prorl_celery.errors import Cancelled, HandlerError, InternalError, StageTimeout
+from prorl_celery.errors import (
+    Cancelled,
+    ChildLost,
+    HandlerError,
+    InternalError,
+    LostWorker,
+    NodeExhausted,
+    StageTimeout,
+    Stopping,
+)
 from prorl_celery.node.janitor.counter import LeakCounter
 from prorl_celery.node.janitor.removal import clear_left
 from prorl_celery.settings import Settings
@@ -62,6 +73,12 @@ def die(_: object) -> None:
     os._exit(3)
 
 
+def end_by(number: int) -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.kill(os.getpid(), number)
+    time.sleep(60)
+
+
 def echo(value: object) -> object:
     return value
 
@@ -102,6 +119,50 @@ def test_a_reply_that_is_not_json_is_a_handler_error(nursery: Nursery, signal: J
 def test_a_child_that_dies_is_a_handler_error(nursery: Nursery, signal: JobSignal) -> None:
     with pytest.raises(HandlerError, match="died before it answered"):
         nursery.call(die, None, timeout=30, cancel=signal)
+
+
+@pytest.mark.parametrize("number", [SIGKILL, SIGTERM])
+def test_a_child_that_somebody_killed_may_be_tried_again(nursery: Nursery, signal: JobSignal, number: int) -> None:
+    with pytest.raises(ChildLost, match=Signals(number).name) as caught:
+        nursery.call(end_by, number, timeout=30, cancel=signal)
+    assert caught.value.retryable
+    assert nursery.call(double, 21, timeout=30, cancel=signal) == 42
+
+
+def test_a_child_that_crashed_is_the_functions_fault(nursery: Nursery, signal: JobSignal) -> None:
+    with pytest.raises(HandlerError, match=f"signal {int(SIGSEGV)}"):
+        nursery.call(end_by, SIGSEGV, timeout=30, cancel=signal)
+
+
+def test_a_nursery_that_dies_is_told_from_a_child_that_does(signal: JobSignal, tmp_path: Path) -> None:
+    path = tmp_path / "pid"
+    nursery = Nursery()
+    with ThreadPoolExecutor(1) as pool:
+        going = pool.submit(nursery.call, spin_beside_a_daemon, str(path), timeout=60, cancel=signal)
+        assert _comes_true_within(30.0, lambda: path.exists() and path.read_text() != "")
+        assert not _readable(nursery.fileno(), 0)
+        os.kill(nursery._pid, SIGKILL)
+        with pytest.raises(LostWorker):
+            going.result(30)
+    assert _readable(nursery.fileno(), 10)
+    with pytest.raises(Stopping):
+        nursery.call(double, 1, timeout=30, cancel=signal)
+    nursery.close()
+    daemon = int(path.read_text())
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(daemon, SIGKILL)
+
+
+def test_a_process_without_descriptors_says_so(nursery: Nursery, signal: JobSignal) -> None:
+    soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, most))
+    try:
+        with pytest.raises(NodeExhausted) as caught:
+            nursery.call(double, 1, timeout=30, cancel=signal)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, most))
+    assert caught.value.retryable
+    assert nursery.call(double, 1, timeout=30, cancel=signal) == 2
 
 
 def test_a_local_function_is_refused(nursery: Nursery, signal: JobSignal) -> None:
@@ -159,7 +220,7 @@ def test_a_nursery_that_is_closed_ends_what_is_under_way(signal: JobSignal, tmp_
         going = pool.submit(nursery.call, spin_beside_a_daemon, str(path), timeout=60, cancel=signal)
         assert _comes_true_within(30.0, lambda: path.exists() and path.read_text() != "")
         nursery.close()
-        with pytest.raises((HandlerError, InternalError)):
+        with pytest.raises((ChildLost, LostWorker)):
             going.result(30)
     assert _comes_true_within(5.0, lambda: not _alive(int(path.read_text())))
 
@@ -197,6 +258,12 @@ def test_many_calls_from_many_threads_get_their_own_answers(nursery: Nursery, si
 
 def _children_of(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def _readable(descriptor: int, seconds: float) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
 
 
 def _alive(pid: int) -> bool:
