@@ -15,11 +15,18 @@ from prorl_celery.tools.toolbox import TOOL_NAMES, Toolbox
 
 
 @pytest.fixture(scope="session")
-def tool_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LiveSandbox, Settings]]:
+def tool_keeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeeperProcess]:
     settings = Settings(run_dir=tmp_path_factory.mktemp("run"), node="n1", kernel_packages=("ipykernel",))
-    with KeeperProcess(settings) as keeper, NeverCancelled() as never:
-        sandbox = keeper.client.start(SandboxSpec(job_id="tools", attempt=1, kernel=True), cancel=never, timeout=30.0)
-        yield sandbox, settings
+    with KeeperProcess(settings) as keeper:
+        yield keeper
+
+
+@pytest.fixture(scope="session")
+def tool_sandbox(tool_keeper: KeeperProcess) -> Iterator[tuple[LiveSandbox, Settings]]:
+    spec = SandboxSpec(job_id="tools", attempt=1, kernel=True)
+    with NeverCancelled() as never:
+        sandbox = tool_keeper.client.start(spec, cancel=never, timeout=30.0)
+        yield sandbox, tool_keeper.settings
         sandbox.stop()
 
 
