@@ -120,15 +120,13 @@ class Transport:
         headers = self._headers if data is None else {**self._headers, "Content-Type": "application/json"}
         try:
             try:
-                connection.request(method, target, body=data, headers=headers)
-                response = connection.getresponse()
+                response = _exchange(connection, method, target, data, headers)
             except (ConnectionError, http.client.BadStatusLine):
                 # The service closes connections that were idle for long: that says nothing about the service.
                 if not kept:
                     raise
                 connection.close()
-                connection.request(method, target, body=data, headers=headers)
-                response = connection.getresponse()
+                response = _exchange(connection, method, target, data, headers)
             body = response.read()
         except BaseException:
             # Half an answer is still on it.
@@ -153,6 +151,18 @@ class Transport:
         with self._lock:
             self._connections.add(connection)
         return connection
+
+
+def _exchange(
+    connection: http.client.HTTPConnection, method: str, target: str, data: bytes | None, headers: dict[str, str]
+) -> http.client.HTTPResponse:
+    try:
+        connection.request(method, target, body=data, headers=headers)
+    except (BrokenPipeError, ConnectionResetError):
+        # A body that is too large is refused before it is read: the answer stands there all the same.
+        if connection.sock is None:
+            raise
+    return connection.getresponse()
 
 
 def _refusal(reply: Reply, call: str) -> ApiError:

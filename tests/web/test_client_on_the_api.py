@@ -100,3 +100,12 @@ def test_who_follows_a_job_for_longer_than_told_is_timed_out(serve: Callable[...
         client.submit(a_job("a"))
         with pytest.raises(TimeoutError, match="within 1 s"):
             list(client.events("a", timeout=1.0))
+
+
+def test_a_body_that_is_too_large_is_refused_at_once(serve: Callable[..., Served]) -> None:
+    with Client(serve(max_body_bytes=1 << 20).url, patience=0.0) as client:
+        for _ in range(5):
+            with pytest.raises(ApiError, match="1048576 bytes") as refused:
+                client.submit({"instance": {"data_source": "echo", "text": "x" * (8 << 20)}})
+            assert refused.value.status == 413
+        assert client.submit(a_job("b")).state == "queued"
