@@ -7,16 +7,28 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from service import PRORL, Up, clean_environment, gone, until
 
+from prorl_celery.client import Client
 from prorl_celery.node.places import run_dir_for
 from prorl_celery.node.readiness import answers, missing
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
+PARTS = (
+    "redis-server",
+    "prorl_celery.node.keeper",
+    "prorl-api",
+    "prorl-init-0",
+    "prorl-rollout-0",
+    "prorl-eval-0",
+    "prorl-upkeep",
+)
 SUMS = [{"data_source": "math", "problem": f"What is {n} + {n + 1}?", "answer": str(2 * n + 1)} for n in range(6)]
 
 
@@ -82,6 +94,78 @@ def test_each_part_that_is_killed_comes_back_and_jobs_go_on(tmp_path: Path, sums
         summary = up.json("submit", str(sums), "--out", str(tmp_path / "out.jsonl"))
         assert summary["states"] == {"completed": 6}, up.logs()
         until(lambda: len(up.json("status")["nodes"]) == 1, "the record of the dead keeper has lapsed")
+        assert up.stop() == 0
+
+
+def test_a_restart_keeps_redis_the_keeper_and_the_address_and_refuses_no_caller(tmp_path: Path, sums: Path) -> None:
+    with Up(tmp_path / "data", "--scripted", "answer") as up:
+        before = {name: up.named(name) for name in PARTS}
+        answered = Counter[bool]()
+        over = threading.Event()
+
+        def ask_again_and_again() -> None:
+            while not over.is_set():
+                answered[answers(up.url + "/healthz")] += 1
+
+        caller = threading.Thread(target=ask_again_and_again)
+        caller.start()
+        try:
+            assert "restarted" in up.prorl("restart", "--data-dir", str(up.data_dir))
+        finally:
+            over.set()
+            caller.join()
+        assert set(answered) == {True}, answered
+        after = {name: up.named(name) for name in PARTS}
+        assert {name for name in PARTS if after[name] == before[name]} == {"redis-server", "prorl_celery.node.keeper"}
+        assert up.process.poll() is None
+        assert up.json("status")["missing"] == []
+        assert up.json("submit", str(sums), "--out", str(tmp_path / "out.jsonl"))["states"] == {"completed": 6}
+        pids = up.processes()
+        assert up.stop() == 0
+    assert gone(pids)
+    assert not run_dir_for(tmp_path / "data").exists()
+
+
+def test_a_restart_that_could_not_succeed_leaves_all_as_it_is_and_says_why(tmp_path: Path) -> None:
+    handlers = tmp_path / "mine.py"
+    handlers.write_text("from prorl_celery.handlers.math import MathHandler as Mine\n")
+    with Up(tmp_path / "data", PRORL_HANDLERS=f"{handlers}:Mine") as up:
+        before = up.processes()
+        handlers.write_text("raise RuntimeError('not yet ready')\n")
+        told = subprocess.run(
+            [PRORL, "restart", "--data-dir", str(up.data_dir)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env=clean_environment(),
+            check=False,
+        )
+        assert told.returncode == 1
+        assert "not restarted: the program does not start any more" in told.stderr
+        assert set(before) <= set(up.processes())
+        assert answers(up.url + "/healthz")
+        assert up.stop() == 0
+    told = subprocess.run(
+        [PRORL, "restart", "--data-dir", str(up.data_dir)],
+        capture_output=True, text=True, timeout=120, env=clean_environment(), check=False,
+    )  # fmt: skip
+    assert told.returncode == 1
+    assert "no `prorl up` or `prorl worker` runs here" in told.stderr
+
+
+def test_a_node_is_drained_and_taken_back(tmp_path: Path) -> None:
+    with Up(tmp_path / "data", "--scripted", "answer", PRORL_HEARTBEAT="0.5") as up:
+        [node] = up.json("nodes")
+        assert "serving" in up.prorl("nodes")
+        assert "takes no new jobs" in up.prorl("nodes", "drain", node["node"])
+        until(lambda: up.json("nodes")[0].get("drained"), "nothing is left on it")
+        assert "drained" in up.prorl("status")
+        with Client(up.url) as client:
+            client.submit([{"job_id": f"j{n}", "instance": instance} for n, instance in enumerate(SUMS)])
+        assert {job["state"] for job in up.json("jobs")["jobs"]} == {"queued"}
+        assert "takes new jobs again" in up.prorl("nodes", "drain", node["node"], "--undo")
+        until(lambda: {job["state"] for job in up.json("jobs")["jobs"]} == {"completed"}, "they run")
+        assert up.prorl("nodes", "drain", "nobody", code=1) == ""
         assert up.stop() == 0
 
 
