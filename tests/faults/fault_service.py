@@ -192,7 +192,7 @@ class FaultService(Service):
 @contextmanager
 def hurt_service(folder: Path, *options: str, **environ: str) -> Iterator[FaultService]:
     """A service in a folder of its own; four init and eval slots, eight of rollout in two processes."""
-    (folder / "marks").mkdir(parents=True)
+    (folder / "marks").mkdir(parents=True, exist_ok=True)
     slots = ("--init", "4", "--rollout", "8", "--eval", "4")
     variables = {**QUICK, "PRORL_HANDLERS": HANDLERS, MARKS: str(folder / "marks"), **environ}
     with running(folder / "data", *slots, *options, **variables) as plain:
@@ -269,6 +269,16 @@ def await_end(pid: int, seconds: float = WITHIN_S) -> bool:
         return bool(poll.poll(seconds * 1000))
     finally:
         os.close(descriptor)
+
+
+def commands_like(*argv: str) -> int:
+    """How many processes of the machine run exactly this command."""
+    wanted, found = "\0".join([*argv, ""]).encode(), 0
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+                found += (entry / "cmdline").read_bytes() == wanted
+    return found
 
 
 def direct_children(pid: int) -> list[tuple[int, str]]:

@@ -94,8 +94,9 @@ def submit_in_the_end(service: FaultService, *jobs: dict[str, Any]) -> None:
 def config(server: Server, **values: str | int) -> Iterator[None]:
     """Settings of the server for the time of the block."""
     with server.client() as client:
-        before = {name: client.config_get(name)[name.encode()] for name in values}
-        client.config_set(*[part for pair in values.items() for part in pair][:2])
+        before = {name: client.config_get(name)[name] for name in values}
+        for name, value in values.items():
+            client.config_set(name, value)
         try:
             yield
         finally:
@@ -164,13 +165,14 @@ def test_f18_a_redis_that_is_nearly_full_refuses_new_jobs_and_ends_the_old(
     service: FaultService, server: Server
 ) -> None:
     ids = under_way(service, "f18")
-    used = service.redis.info("memory")["used_memory"]
-    with config(server, maxmemory=round(used * 1.2)):
+    service.redis.setrange("ballast", 64 << 20, b"x")
+    with config(server, maxmemory=service.redis.info("memory")["used_memory"] + (10 << 20)):
         threading.Event().wait(2.0)  # the API asks once a second
         with pytest.raises(ApiError, match="maxmemory") as refused:
             service.submit([wait_job(job_id="f18-new")])
         assert (refused.value.status, refused.value.problem["type"]) == (429, "urn:prorl:problem:store-full")
         assert_unharmed(service, ids)
+    service.redis.delete("ballast")
     submit_in_the_end(service, wait_job(job_id="f18-relieved"))
     assert_unharmed(service, ["f18-relieved"])
 
