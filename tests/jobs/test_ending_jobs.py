@@ -113,16 +113,14 @@ def test_a_failure_of_the_jobs_own_ends_it(store: JobStore, kind: ErrorKind, sta
 
 
 def test_a_job_handed_back_is_not_charged(store: JobStore) -> None:
-    rollout = to_rollout(store)
-    message = store.hand_back(rollout, waited_s=30.0)
-    assert (message.stage, message.queue, message.fence) == ("init", "init", rollout.fence)
+    init = claim(store, submit(store))
+    message = store.hand_back(init, worked_s=2.0, waited_s=30.0)
+    assert (message.stage, message.queue, message.fence) == ("init", "init", init.fence)
     status = store.status("a")
     assert (status.state, status.attempt) == ("queued", 1)
-    assert status.timing["rollout"].queued >= 30.0
-    again = claim(store, message)
-    assert again.init is None
-    assert store.hand_back(again, worked_s=2.0, waited_s=0.0).stage == "init"
-    assert store.status("a").attempt == 1
+    assert status.timing["init"].queued >= 30.0
+    assert status.timing["init"].running == 2.0
+    assert claim(store, message).attempt == 1
 
 
 def test_a_queued_job_is_cancelled_at_once_and_its_message_claims_nothing(store: JobStore) -> None:

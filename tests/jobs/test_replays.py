@@ -8,9 +8,10 @@ import pytest
 import redis
 from redis_fixtures import claim, request, snapshot, submit, to_eval, to_rollout
 
+from prorl_celery.jobs.messages import Message
 from prorl_celery.jobs.models import JobError
 from prorl_celery.jobs.store import JobStore
-from prorl_celery.jobs.turns import Turn
+from prorl_celery.jobs.turns import Observation, Turn
 from prorl_celery.scheduling.backends import Backend, BackendRegistry
 from prorl_celery.scheduling.nodes import NodeRegistry
 from prorl_celery.scheduling.policy import PolicyRegistry, Told
@@ -30,13 +31,18 @@ RENEWS = {
 """Scripts whose purpose is to move a time, and the key that holds it."""
 
 
+NAMES = {path.stem for path in FOLDER.glob("*.lua")} - {*LIBRARY, "settling", "checking"}
+NAMES -= {name for name in NAMES if name.startswith("check_")}  # which look, or put right what they then do not find
+"""The scripts of the service."""
+
+
 class Twice:
     """A client that sends every script twice, and compares replies and keyspaces."""
 
     def __init__(self, client: redis.Redis) -> None:
         self.client = client
         self.seen: set[str] = set()
-        self.names = {scripts._script(path.stem)[0]: path.stem for path in FOLDER.glob("*.lua")}
+        self.names = {scripts._script(name)[0]: name for name in NAMES}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.client, name)
@@ -61,18 +67,18 @@ class Twice:
 @pytest.fixture
 def twice(either_client: redis.Redis) -> Twice:
     # Redis must know the scripts, or the first of the two would be an EVAL.
-    for path in FOLDER.glob("*.lua"):
-        if path.stem not in LIBRARY:
-            either_client.script_load(scripts._script(path.stem)[1])
+    for name in NAMES:
+        either_client.script_load(scripts._script(name)[1])
     return Twice(either_client)
 
 
 def test_every_script_may_run_twice(twice: Twice, either_client: redis.Redis) -> None:
-    settings = Settings(node="n1")
+    settings = Settings(node="n1", sweep_seconds=600.0)  # that leads for longer than the test takes
     store: Any = JobStore(twice, settings)  # type: ignore[arg-type]
     backends = BackendRegistry(twice, settings)  # type: ignore[arg-type]
     nodes = NodeRegistry(twice, settings)  # type: ignore[arg-type]
     failure = JobError(kind="sandbox", stage="rollout", message="m", retryable=True)
+    broken: dict[str, Any] = {"error": failure, "worked_s": 1}
 
     nodes.beat({"node": "n1", "boot": "b1", "room": 1})
     nodes.beat_process("n1", "b1", {"name": "init-0", "stage": "init", "busy": 0, "handlers": []})
@@ -97,9 +103,16 @@ def test_every_script_may_run_twice(twice: Twice, either_client: redis.Redis) ->
     rollout = to_rollout(store, "whole")
     store.heartbeat([("whole", rollout.fence)])
     assert backends.acquire("whole", rollout.fence, model="m", mode="tokens")
-    store.append_turn(rollout, Turn(index=0))
+    store.append_turn(rollout, Turn(index=0, closed=False))
+    store.append_observation(rollout, Observation(index=0, call=0))
+    store.append_observation(rollout, Observation(index=0, call=1, closes=True))
+    assert store.note_stall("whole", rollout.fence, {"act": "tool", "thread": "t", "since_s": 300.0})
     store.append_turn(rollout, Turn(index=1))
-    init = claim(store, store.hand_back(claim(store, store.hand_back(rollout, waited_s=1.0)), waited_s=1.0))
+    rollout = claim(store, store.hand_back(rollout, worked_s=1.0, waited_s=1.0))
+    store.append_turn(rollout, Turn(index=2))
+    assert store.note_stall("whole", rollout.fence, {"act": "tool", "thread": "t", "since_s": 300.0})
+    assert store.note_stall("whole", rollout.fence, None)
+    init = claim(store, store.hand_back(claim(store, store.restart(rollout, worked_s=1.0)), waited_s=1.0))
     rollout = claim(store, store.commit(init, {}, next_stage="rollout", queue="rollout", worked_s=1))
     store.append_turn(rollout, Turn(index=0))
     evaluation = claim(store, store.commit(rollout, {}, next_stage="eval", queue="eval", worked_s=1, waited_s=2))
@@ -111,6 +124,19 @@ def test_every_script_may_run_twice(twice: Twice, either_client: redis.Redis) ->
     rollout = to_rollout(store, "fails", max_attempts=2)
     backends.acquire("fails", rollout.fence, model="m", mode="tokens")
     store.fail(claim(store, store.fail(rollout, failure, worked_s=1)), failure, worked_s=1)
+    retried = claim(store, store.retry("fails"))
+    for _ in range(3):  # that are free, then one attempt of two, then the end
+        store.commit(retried, {}, next_stage="rollout", queue="rollout", worked_s=1)
+        again = store.restart(claim(store, Message("rollout", "rollout", "fails", retried.fence, 5)), **broken)
+        retried = claim(store, again)
+    for attempt in (2, None):
+        message = store.commit(retried, {}, next_stage="rollout", queue="rollout", worked_s=1)
+        again = store.restart(claim(store, message), **broken)
+        assert (again is None) == (attempt is None)
+        if again is not None:
+            retried = claim(store, again)
+            assert retried.attempt == attempt
+    assert store.counts()["failed"] == 1
 
     submit(store, "queued")
     assert store.cancel("queued") == "ended"
@@ -123,15 +149,20 @@ def test_every_script_may_run_twice(twice: Twice, either_client: redis.Redis) ->
 
     to_eval(store, "lost")
     to_rollout(store, "gone", max_attempts=1)
+    process = "n1 b1 rollout-0 00000001"
+    for job in ("first", "second"):
+        message = store.hand_back(to_rollout(store, job), waited_s=0)
+        claim(store, message, process=process)
+    assert store.lapse(process) == 2
     submit(store, "unheard")
     either_client.zadd("prorl:leases", dict.fromkeys(either_client.zrange("prorl:leases", 0, -1), 1))
-    store.sweep()
+    assert {message.stage for message in store.sweep().messages} == {"eval", "rollout"}
     for job in ("lost", "unheard"):
         either_client.hset(f"prorl:job:{job}", "published", 1)
     for field in either_client.hkeys("prorl:passed"):
         if field.endswith((b":at", b":empty")):
             either_client.hset("prorl:passed", field, 1)
-    assert {message.job_id for message in store.sweep().messages} == {"lost", "unheard"}
+    assert {"lost", "unheard"} <= {message.job_id for message in store.sweep().messages}
 
     either_client.zadd("prorl:expiry", {"whole": 1})
     assert store.sweep().purged == 1
@@ -145,7 +176,7 @@ def test_every_script_may_run_twice(twice: Twice, either_client: redis.Redis) ->
         backends.remove(backend.url, "now")
     nodes.remove("n1", "b1")
     store.create([request("many1"), request("many2")], batch_id="b", group_id="g")
-    assert twice.seen == {path.stem for path in FOLDER.glob("*.lua")} - {*LIBRARY}
+    assert twice.seen == NAMES
 
 
 def test_a_commit_whose_reply_came_late_is_the_same_message_even_when_the_next_stage_runs(store: JobStore) -> None:

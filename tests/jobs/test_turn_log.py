@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import redis
@@ -11,7 +12,7 @@ from prorl_celery.jobs.models import JobError
 from prorl_celery.jobs.results import segments
 from prorl_celery.jobs.store import JobStore
 from prorl_celery.jobs.turnlog import pack_turn, unpack_turns
-from prorl_celery.jobs.turns import Turn, ids_array, logprobs_array
+from prorl_celery.jobs.turns import Observation, Turn, ids_array, logprobs_array
 
 int32 = st.integers(-(2**31), 2**31 - 1)
 float32 = st.floats(width=32, allow_nan=False)
@@ -36,6 +37,12 @@ def turns(draw: st.DrawFn) -> Turn:
         llm_s=draw(st.floats(0, 1e6)),
         backend=draw(st.none() | st.text()),
         policy_version=draw(st.none() | st.integers(0, 2**40)),
+        run=draw(st.integers(0, 3)),
+        closed=draw(st.booleans()),
+        outcome=draw(st.none() | st.just({"finish_reason": "stop", "answer": None})),
+        model=draw(st.none() | st.text()),
+        mode=draw(st.sampled_from([None, "tokens", "chat"])),
+        given=draw(st.none() | st.just({"content": "x", "reasoning": None, "calls": [["a", "bash", "{}"]]})),
     )
 
 
@@ -158,6 +165,25 @@ def test_a_turn_sent_twice_is_logged_once(store: JobStore, either_client: redis.
     assert store.status("a").turns == 2
 
 
+@pytest.mark.parametrize("calls", [1, 2])
+def test_that_a_run_ended_behind_its_last_call_can_be_noted_once(store: JobStore, calls: int) -> None:
+    rollout = to_rollout(store)
+    store.append_turn(rollout, Turn(index=0, messages=[{"role": "assistant"}], closed=False))
+    for call in range(calls):
+        said = [{"role": "tool", "content": str(call)}]
+        seen = Observation(index=0, call=call, messages=said, tool_s=1.0, total_s=call + 2.0, closes=call + 1 == calls)
+        store.append_observation(rollout, seen)
+    outcome = {"finish_reason": "context_overflow", "answer": "7"}
+    (before,), events = store.turns("a"), store.events("a")
+    for _ in range(2):
+        end = Observation(index=0, call=calls, total_s=before.total_s, closes=True, outcome=outcome)
+        store.append_observation(rollout, end)
+        assert store.turns("a") == [replace(before, outcome=outcome)]
+    assert store.events("a") == events
+    with pytest.raises(ValueError, match="after the turn's last call"):
+        store.append_observation(rollout, replace(seen, call=calls + 1))
+
+
 def test_a_turn_beyond_the_end_is_refused(store: JobStore) -> None:
     with pytest.raises(ValueError, match="turn 1 of a comes before"):
         store.append_turn(to_rollout(store), CONVERSATION[1])
@@ -167,8 +193,10 @@ def test_a_new_claim_of_rollout_begins_its_own_log(store: JobStore) -> None:
     rollout = to_rollout(store)
     store.append_turn(rollout, CONVERSATION[0])
     store.append_turn(rollout, CONVERSATION[1])
-    init = claim(store, store.hand_back(rollout, waited_s=0))
+    message = store.restart(rollout, worked_s=0)
+    assert message is not None
     assert store.turns("a") == []
+    init = claim(store, message)
     again = claim(store, store.commit(init, {}, next_stage="rollout", queue="rollout", worked_s=0))
     store.append_turn(again, CONVERSATION[0])
     assert store.turns("a") == CONVERSATION[:1]

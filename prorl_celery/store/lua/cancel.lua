@@ -14,9 +14,9 @@ if job.state == 'running' then
   if not job.cancel then
     call('HSET', job.key, 'cancel', NOW)
     call('ZADD', key('cancels'), NOW, job.id)
+    tell(job, 'cancel_requested')
   end
   call('PUBLISH', key('cancel'), job.id)
-  tell(job, 'cancel_requested')
   return 'requested'
 end
 if ended(job) then return job.op == arg(2) and 'ended' or 'already_ended' end
