@@ -40,6 +40,7 @@
          |- StageTimeout             timeout: the stage overran its deadline
          |- Cancelled                cancelled: somebody cancelled the job
          |- Stopping             (no kind: the process stops; the job is given back uncharged)
+         |   '- StoppedInDoubt   (what was done in its sandboxes may have been stopped along: a rollout starts over)
          |- LostWorker               lost_worker: the process that held the job died
          |- EvalError                eval: scoring failed (not: scored as wrong)
          '- InternalError            internal: a bug of ours
@@ -288,6 +289,12 @@ class Stopping(StageError):
     """The process is stopping; the job goes back, uncharged, to where it can begin again."""
 
     retryable = True
+
+
+class StoppedInDoubt(Stopping):
+    """The process is stopping, and what was under way in a sandbox has ended as if it had been stopped along: nobody
+    may believe it, nor go on from there.
+    """
 
 
 class LostWorker(StageError):

@@ -2,13 +2,15 @@
 
 Slurm's `scancel` and systemd's `stop` signal every process of a job at once, those in sandboxes too. A hidden test that
 ends by such a signal has not failed, and must not be scored as if it had. So when a command is ended by a signal, its
-stage waits a moment for the news that this process was told to stop; if it comes, the job is given back.
+stage waits a moment for the news that this process was told to stop; if it comes, the job is given back. Its rollout
+starts over: who went on would ask the sandbox what came of the command, and believe it.
 """
 
 from __future__ import annotations
 
 import signal
 
+from prorl_celery.errors import StoppedInDoubt
 from prorl_celery.sandbox.base import (
     CellResult,
     CommandResult,
@@ -52,7 +54,7 @@ class DoubtfulShell:
 
     def _doubt(self, result: CommandResult) -> None:
         if result.exit_code in DOUBTFUL:
-            self._signal.raise_if_stopping_within(DOUBT_SECONDS)
+            self._signal.raise_if_stopping_within(DOUBT_SECONDS, StoppedInDoubt)
 
 
 class DoubtfulKernel:
@@ -79,7 +81,7 @@ class DoubtfulKernel:
 
     def _doubt(self, result: CellResult) -> None:
         if not result.timed_out and not DOUBTFUL.isdisjoint((result.kernel_ended, result.kernel_lost)):
-            self._signal.raise_if_stopping_within(DOUBT_SECONDS)
+            self._signal.raise_if_stopping_within(DOUBT_SECONDS, StoppedInDoubt)
 
 
 class DoubtfulSandbox:

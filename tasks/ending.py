@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prorl_celery.errors import CannotGoOn, KeeperLost, StageError, Stopping
+from prorl_celery.errors import CannotGoOn, KeeperLost, StageError, StoppedInDoubt, Stopping
 from prorl_celery.jobs.messages import Message
 from prorl_celery.jobs.store import JobStore
 from tasks.beat import Held
@@ -19,7 +19,9 @@ def write_end(store: JobStore, held: Held, failure: StageError) -> Message | Non
     """
     claim = held.claim
     if isinstance(failure, Stopping | KeeperLost):
-        return store.hand_back(claim, sandboxes_lost=isinstance(failure, KeeperLost), **held.times())
+        doubt = isinstance(failure, StoppedInDoubt) and claim.stage == "rollout"
+        lost = isinstance(failure, KeeperLost) or doubt
+        return store.hand_back(claim, sandboxes_lost=lost, **held.times())
     if isinstance(failure, CannotGoOn):
         return store.restart(claim, error=job_error(failure, claim.stage), **held.times())
     return store.fail(claim, job_error(failure, claim.stage), finish_reason=finish_reason_of(failure), **held.times())

@@ -69,10 +69,10 @@ class JobSignal:
         """The process was told to stop. The stage may still finish; see `tasks.doubt` for what it must not believe."""
         self._stopping.set()
 
-    def raise_if_stopping_within(self, seconds: float) -> None:
-        """Raise `Stopping` if the process is told to stop by then."""
+    def raise_if_stopping_within(self, seconds: float, kind: type[Stopping] = Stopping) -> None:
+        """Raise `Stopping`, of this kind, if the process is told to stop by then."""
         if self._stopping.wait(seconds):
-            raise Stopping("the worker was told to stop")
+            raise kind("the worker was told to stop")
 
     def close(self) -> None:
         """Close the descriptor; a later `set` is harmless."""

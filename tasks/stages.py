@@ -19,6 +19,8 @@ from prorl_celery.errors import (
     KeeperLost,
     LostWorker,
     StageError,
+    StoppedInDoubt,
+    Stopping,
     StoreError,
     StoreUnavailable,
     TooLarge,
@@ -157,8 +159,9 @@ def _run(work: Work) -> Message | None:
     if work.clock.remaining_seconds <= 0:
         work.clock.overran()  # a wait of the stage's own ended by the same clock, a moment before the deadline was told
     # A tool or a call that was interrupted by the signal may report its own trouble: the signal's reason is the cause.
-    if work.signal.reason is not None and isinstance(work.signal.reason, StageError):
-        failure = work.signal.reason
+    reason = work.signal.reason
+    if isinstance(reason, StageError) and not (isinstance(reason, Stopping) and isinstance(failure, StoppedInDoubt)):
+        failure = reason
     if isinstance(failure, LostWorker):
         raise failure
     if isinstance(failure, KeeperLost) and not work.signal.is_set:

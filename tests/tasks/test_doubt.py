@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from prorl_celery.errors import Stopping
+from prorl_celery.errors import StoppedInDoubt
 from prorl_celery.sandbox.base import CellResult, CommandResult
 from tasks.doubt import DoubtfulKernel, DoubtfulShell
 from tasks.signals import JobSignal
@@ -49,7 +49,7 @@ def test_a_command_ended_by_a_signal_while_the_worker_is_told_to_stop_gives_the_
     signal: JobSignal, code: int
 ) -> None:
     threading.Timer(0.1, signal.process_is_stopping).start()
-    with pytest.raises(Stopping):
+    with pytest.raises(StoppedInDoubt):
         DoubtfulShell(Ends(code), signal).run("python3 tests.py", timeout=1)
 
 
@@ -68,7 +68,7 @@ def test_a_kernel_that_ends_while_the_worker_is_told_to_stop_gives_the_job_back(
     signal: JobSignal, how: dict[str, int]
 ) -> None:
     threading.Timer(0.1, signal.process_is_stopping).start()
-    with pytest.raises(Stopping):
+    with pytest.raises(StoppedInDoubt):
         DoubtfulKernel(Dies(**how), signal).run("import tests", timeout=1)
 
 

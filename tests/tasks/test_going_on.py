@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from prorl_celery.errors import FenceLost, HandlerError, SandboxError, Stopping, StoreUnavailable
+from prorl_celery.errors import FenceLost, HandlerError, SandboxError, StoppedInDoubt, Stopping, StoreUnavailable
 from prorl_celery.handlers.base import Handler, SandboxRequest
 from prorl_celery.jobs.models import JobRequest, JobStatus
 from prorl_celery.sandbox.client import KeeperClient
@@ -225,6 +225,26 @@ def test_it_stays_with_the_model_and_the_form_that_it_began_with(
     assert (status.state, status.attempt) == ("completed", 1), status.error
     assert asked == [(None, None), ("scripted", "tokens")]
     assert len(backend.calls(50)) == 2
+
+
+@pytest.mark.parametrize("drained", [False, True])
+def test_where_a_command_may_have_been_stopped_with_its_worker_it_starts_over_uncharged(
+    drive: Drive, keeper: KeeperClient, drained: bool
+) -> None:
+    """Whoever went on would take what came of the command for the truth."""
+
+    def stopped(ctx: Any) -> None:
+        ctx.sandbox.shell.run("true", timeout=10.0)
+        if drained:  # and the time to end by itself is over as well
+            ctx.cancel.set(Stopping("the worker is stopping"))
+        raise StoppedInDoubt("the worker was told to stop")
+
+    handler = Interrupted(stopped, nothing)
+    status = drive(handler)
+    assert (status.state, status.attempt) == ("completed", 1)
+    assert handler.calls == [(1, False), (1, False)]
+    assert handler.inits == 2
+    assert keeper.list() == []
 
 
 class Lasting(Handler):
