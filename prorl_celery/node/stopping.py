@@ -48,8 +48,11 @@ class Stop:
         elif not self._hurry:
             log.info("stopping at once: %s", why)
             self._hurry = True
-            for _, child in self._crew:
+            for slot, child in self._crew:
                 _cut_short(child, HURRY_S)
+                if child.told and not child.killed and child.kill_at is not None:
+                    # A stage that drains gives its jobs back when it is told again.
+                    child.tell(slot.unit.stop_signal, kill_at=child.kill_at)
 
     def advance(self) -> None:
         """Tell the children of the first phase that has any."""

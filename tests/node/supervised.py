@@ -52,6 +52,7 @@ def drains(name: str, text: str) -> None:
     signal.pause()
     note(f"{name}-told")
     signal.pause()
+    note(f"{name}-told-again")
 
 
 def writes_to_nobody(name: str) -> None:
@@ -180,6 +181,7 @@ SERVICES = {
     ],
     "unlogged": lambda: [unit("a", lives, log=place / "file" / "a.log"), unit("b", lives)],
     "stubborn": lambda: [unit("a", stubborn, grace_seconds=30.0), unit("b", lives)],
+    "draining": lambda: [unit("a", drains, "", grace_seconds=60.0)],
     "impatient": lambda: [unit("a", stubborn, grace_seconds=0.3)],
     "daemon": lambda: [unit("a", with_a_daemon)],
     "family": lambda: [unit("a", with_a_family), unit("b", lives)],

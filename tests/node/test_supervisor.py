@@ -50,6 +50,15 @@ def test_a_child_that_ignores_its_signal_is_killed_after_its_grace(serve: Serve)
     assert not alive(pid)
 
 
+def test_a_second_signal_is_passed_on(serve: Serve) -> None:
+    service = serve("draining")
+    pid = service.pid("a")
+    service.process.send_signal(signal.SIGTERM)
+    assert service.pid("a-told") == pid
+    assert service.stop() == 0
+    assert service.pid("a-told-again") == pid
+
+
 def test_a_second_signal_hurries_the_stop(serve: Serve) -> None:
     service = serve("stubborn")
     stubborn, other = service.pid("a"), service.pid("b")
