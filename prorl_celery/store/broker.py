@@ -1,12 +1,13 @@
 """Kombu's Redis transport, with pools like those of our own clients.
 
-Kombu's own pools raise when all their connections are out, so that a burst of acknowledgements would lose some; and its
-connections try ten times with pauses of up to 10 s, so that a publish would hang for a minute. Ours wait for a free
-connection, try as often as our clients, follow Sentinel as they do, and are counted with theirs.
+Kombu's own pools raise when all their connections are out, so that a burst of acknowledgements would lose some. Its
+connections try ten times with pauses of up to 10 s, so that a publish would hang for a minute, and an event loop for
+ever. Ours wait for a free connection, try as often as our clients, follow Sentinel as they do, and are counted with theirs.
 """
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import redis
@@ -18,9 +19,23 @@ from prorl_celery.store.address import Address
 from prorl_celery.store.clients import FREE_SECONDS, RETRIES
 from prorl_celery.store.connections import MasterPool, counted, make_sentinel
 
+READ_SECONDS = 5.0
+"""Longest the event loop waits for the rest of a message."""
+
+
+class Subscription(redis.client.PubSub):
+    """A subscription that is read when something has come. Kombu's would wait without end for the rest of a message."""
+
+    def parse_response(self, block: bool = True, timeout: float = 0) -> Any:
+        return super().parse_response(block=False, timeout=READ_SECONDS)  # type: ignore[no-untyped-call]
+
 
 class Channel(kombus.Channel):
-    """Kombu's channel, with pools that wait."""
+    """Kombu's channel, with pools and reads that wait no longer than they should."""
+
+    @cached_property
+    def subclient(self) -> Subscription:
+        return Subscription(self.async_pool)
 
     def _get_pool(self, asynchronous: bool = False) -> redis.ConnectionPool:
         options = self._options(asynchronous)
@@ -34,7 +49,11 @@ class Channel(kombus.Channel):
             raise redis.ConnectionError("the connection to the broker is closed")
         options: dict[str, Any] = self._connparams(asynchronous)  # type: ignore[no-untyped-call]
         self.keyprefix_fanout = self.keyprefix_fanout.format(db=options["db"])
-        retry = Retry(ExponentialBackoff(cap=0.5, base=0.05), RETRIES)
+        if options.get("socket_keepalive"):
+            del options["socket_keepalive_options"]  # redis-py's: the kernel's would take two hours
+        # The event loop's own connections do not try again: a lost subscription would be made anew within the read that
+        # lost it, which then waits for a message and stops the loop for ever. Celery makes a new connection.
+        retry = Retry(ExponentialBackoff(cap=0.5, base=0.05), 0 if asynchronous else RETRIES)
         return {**options, "timeout": FREE_SECONDS, "retry": retry}
 
 
