@@ -112,7 +112,7 @@ def make_app(settings: Settings, *, boot: str | None = None, connections: int = 
             "visibility_timeout": DAY_SECONDS,
             "priority_steps": PRIORITY_STEPS,
             "queue_order_strategy": "priority",
-            "socket_timeout": 15.0,
+            "socket_timeout": TIMEOUT_SECONDS,
             "socket_connect_timeout": TIMEOUT_SECONDS,
             "socket_keepalive": True,
             "health_check_interval": HEALTH_SECONDS,

@@ -2,7 +2,7 @@
 
 Kombu's own pools raise when all their connections are out, so that a burst of acknowledgements would lose some. Its
 connections try ten times with pauses of up to 10 s, so that a publish would hang for a minute, and an event loop for
-ever. Ours wait for a free connection, try as often as our clients, follow Sentinel as they do, and are counted with theirs.
+ever. Ours wait for a free connection, try as often as our clients, follow Sentinel and are counted as they are.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Channel(kombus.Channel):
         return redis.BlockingConnectionPool(**options)  # type: ignore[no-untyped-call]
 
     def _options(self, asynchronous: bool) -> dict[str, Any]:
-        if self.connection.client is None:
-            # A channel of a connection that was lost, in whose name a message is acknowledged, or that is closed once
-            # more: an error that Celery expects then; kombu's AttributeError would end the worker.
+        if self.connection is None or self.connection.client is None:
+            # A channel of a connection that was lost, over which one still publishes or acknowledges, or that is closed
+            # once more: an error that is expected then; kombu's AttributeError would end the process.
             raise redis.ConnectionError("the connection to the broker is closed")
         options: dict[str, Any] = self._connparams(asynchronous)  # type: ignore[no-untyped-call]
         self.keyprefix_fanout = self.keyprefix_fanout.format(db=options["db"])
