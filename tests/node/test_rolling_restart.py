@@ -103,16 +103,13 @@ def test_a_stop_in_the_middle_of_a_restart_leaves_nothing(serve: Serve) -> None:
     assert not [pid for pid in (keeper, *pids) if alive(pid)]
 
 
-def test_a_stop_at_any_moment_of_the_execution_is_obeyed(serve: Serve, tmp_path: Path) -> None:
+def test_a_stop_that_meets_the_program_while_it_is_executed_is_obeyed(serve: Serve) -> None:
     service = begin(serve)
     keeper = service.pid("keeper")
     renew(service, "2")
-    until(lambda: service.note()["state"] != "serving", "the program is tried")
-    for _ in range(200):  # until it is in the new program; each is a stop, and the first of them counts
-        if service.process.poll() is not None:
-            break
-        service.process.send_signal(signal.SIGTERM)
-    assert service.process.wait(20) == 0
+    command = Path(f"/proc/{service.process.pid}/cmdline")
+    until(lambda: b"--adopt" in command.read_bytes(), "it is executed anew, and has no handlers yet")
+    assert service.stop() == 0
     assert not alive(keeper)
 
 
