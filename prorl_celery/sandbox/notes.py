@@ -6,6 +6,7 @@ written nothing, or all.
 
 from __future__ import annotations
 
+import struct
 from typing import Final, NamedTuple
 
 from prorl_celery.sandbox.page import NOTES_BYTES, Page
@@ -24,6 +25,9 @@ _CWD = 512
 NEW, IDLE, PREPARING, SENT, ENDED = range(5)
 """States of a shell: no prompt seen yet; at its prompt; a command is about to be noted; it is being sent, or runs; how
 it ended is noted, and the shell has to be tidied. And of a kernel: IDLE, SENT."""
+_COMMAND, _COMMAND_AT = struct.Struct("=QQQddQQ"), 8 * (_SHELL + 3)
+_NAMES, _NAMES_AT = struct.Struct("=24s32s"), 8 * (_SHELL + 13)
+_RAN, _RAN_AT = struct.Struct("=32s"), 8 * (_SHELL + 16)
 TIMED_OUT, RESTARTED, TRACED, NOT_RUN, INCOMPLETE, UNKNOWN = 1, 2, 4, 8, 16, 32
 """Of a result: the command was stopped; its shell ended; the last lines of the output are bash's; it was not run; not
 all of the output is there; whether it was run is not known."""
@@ -96,134 +100,146 @@ class Counted(_Notes):
 
 
 class ShellNotes(Counted):
-    """Of the shell: its last command, and what the terminal has said since that was sent."""
+    """Of the shell: its last command, and what the terminal has said since that was sent.
+
+    Written for every command: so in few steps, with names and paths only where they have changed.
+    """
 
     def __init__(self, page: Page) -> None:
         super().__init__(page, _SHELL)
         self._stream = Stream(page.memory, NOTES_BYTES)
-        self._seen = self._base + 9
+        self._words = page.words[_SHELL:]
+        self._numbers = page.numbers[_SHELL:]
+        self._pid, self._cwd = b"", ""
+        """As noted last."""
+
+    def close(self) -> None:
+        """Let go of the page."""
+        self._words.release()
+        self._numbers.release()
 
     @property
     def state(self) -> int:
-        return self._get(1)
-
-    @state.setter
-    def state(self, state: int) -> None:
-        self._set(1, state)
+        return self._words[1]
 
     @property
     def replacing(self) -> bool:
         """The shell is to be replaced by another, whatever it does."""
-        return bool(self._get(2))
+        return bool(self._words[2])
 
     @replacing.setter
     def replacing(self, replacing: bool) -> None:
-        self._set(2, int(replacing))
+        self._words[2] = replacing
 
     @property
     def line_bytes(self) -> int:
         """How long the command's line is."""
-        return self._get(3)
+        return self._words[3]
 
     @property
     def sent_bytes(self) -> int:
         """How much of it was sent."""
-        return self._get(4)
-
-    @sent_bytes.setter
-    def sent_bytes(self, count: int) -> None:
-        self._set(4, count)
+        return self._words[4]
 
     @property
     def exit_code(self) -> int | None:
-        code = self._get(6)
+        code = self._words[10]
         return None if code == NO_EXIT_CODE else code
 
     @property
     def flags(self) -> int:
-        return self._get(7)
+        return self._words[11]
 
     @flags.setter
     def flags(self, flags: int) -> None:
-        self._set(7, flags)
+        self._words[11] = flags
 
     @property
     def started_at(self) -> float:
         """When the command was sent: of the clock that counts since the machine's boot, for all processes."""
-        return self._page.numbers[self._base + 8]
+        return self._numbers[6]
 
     @property
     def seen_at(self) -> float:
         """When its holder last looked at the terminal; once it has ended, when that was."""
-        return self._page.numbers[self._seen]
+        return self._numbers[7]
 
     @seen_at.setter
     def seen_at(self, at: float) -> None:
-        self._page.numbers[self._seen] = at
+        self._numbers[7] = at
 
     @property
     def command_id(self) -> bytes:
-        return self._text(13)
+        return self._get_short(13, 3)
 
     @property
     def shell(self) -> ShellState:
         """What was known of the shell: before the command while that is under way, and after it once it has ended."""
-        return ShellState(self._get(10), self._get(11), self._text(17), self._text(33))
-
-    @shell.setter
-    def shell(self, state: ShellState) -> None:
-        self._set(10, state.status)
-        self._set(11, state.group)
-        self._set_text(17, state.ran, NAME_BYTES)
-        self._set_text(33, state.pid, NAME_BYTES)
+        return ShellState(self._words[8], self._words[9], self._get_short(16, 4), self._text(20))
 
     @property
     def cwd(self) -> str:
         """The working directory, as far as was noted."""
-        return self._text(_CWD - self._base).decode("utf-8", "replace")
-
-    @cwd.setter
-    def cwd(self, cwd: str) -> None:
-        self._set_text(_CWD - self._base, cwd.encode("utf-8", "replace"), PATH_BYTES)
+        return self._text(_CWD - _SHELL).decode("utf-8", "replace")
 
     def command(self, command_id: bytes, line_bytes: int, shell: ShellState, *, at: float) -> None:
         """A command is about to be sent."""
-        self.state = PREPARING
-        self._set(3, line_bytes)
-        self._set(4, 0)
-        self._set(5, 0)
-        self._page.numbers[self._base + 8] = self._page.numbers[self._seen] = at
-        self.count += 1
-        self._set_text(13, command_id, 24)
-        self.shell = shell
-        self.state = SENT
+        words = self._words
+        words[1] = PREPARING
+        words[0] += 1
+        _COMMAND.pack_into(self._page.memory, _COMMAND_AT, line_bytes, 0, 0, at, at, shell.status, shell.group)
+        _NAMES.pack_into(self._page.memory, _NAMES_AT, command_id, shell.ran)
+        if shell.pid != self._pid:
+            self._note_pid(shell.pid)
+        words[1] = SENT
+
+    def sent(self, count: int) -> None:
+        """So much more of it was sent."""
+        self._words[4] += count
 
     def result(self, exit_code: int | None, flags: int, *, at: float) -> None:
         """How the command went. What the terminal says from now on is none of its output."""
-        self._set(6, NO_EXIT_CODE if exit_code is None else exit_code)
-        self._set(7, flags)
-        self._set(12, self._get(5))
-        self.seen_at = at
-        self.state = ENDED
+        words = self._words
+        words[10] = NO_EXIT_CODE if exit_code is None else exit_code
+        words[11] = flags
+        words[12] = words[5]
+        self._numbers[7] = at
+        words[1] = ENDED
 
     def idle(self, shell: ShellState, cwd: str) -> None:
         """The shell is at its prompt, and tidy."""
-        self.shell = shell
-        self.cwd = cwd
-        self.state = IDLE
+        words = self._words
+        words[8], words[9] = shell.status, shell.group
+        _RAN.pack_into(self._page.memory, _RAN_AT, shell.ran)
+        if shell.pid != self._pid:
+            self._note_pid(shell.pid)
+        if cwd != self._cwd:
+            self._cwd = cwd
+            self._set_text(_CWD - _SHELL, cwd.encode("utf-8", "replace"), PATH_BYTES)
+        words[1] = IDLE
 
-    def log(self, data: bytes) -> None:
+    def log(self, data: bytes, at: float) -> None:
         """The terminal has said this."""
-        said = self._get(5)
+        words = self._words
+        said = words[5]
         self._stream.add(said, data)
-        self._set(5, said + len(data))
+        words[5] = said + len(data)
+        self._numbers[7] = at
 
     def said(self, *, of_result: bool) -> tuple[bytes, int, bytes]:
         """What the terminal said since the command was sent: the first of it, how many bytes are not kept, the rest.
         `of_result`: until its result was noted.
         """
-        said = self._get(5)
-        return self._stream.kept(said, min(self._get(12), said) if of_result else said)
+        said = self._words[5]
+        return self._stream.kept(said, min(self._words[12], said) if of_result else said)
+
+    def _note_pid(self, pid: bytes) -> None:
+        self._pid = pid
+        self._set_text(20, pid, NAME_BYTES)
+
+    def _get_short(self, index: int, words: int) -> bytes:
+        at = 8 * (_SHELL + index)
+        return self._page.memory[at : at + 8 * words].rstrip(b"\0")
 
 
 class FileNotes(Counted):

@@ -64,9 +64,11 @@ class Prompts:
         line = command_line(command, command_id, status=self.status, tidy=tidy)
         self._terminal.set_modes()
         if noted:
-            with self._page:
-                self._notes.command(command_id, len(line), self.state, at=monotonic())
-        self._terminal.send(behind + line if behind else line, noted=noted)
+            self._terminal.send(
+                line, note=lambda: self._notes.command(command_id, len(line), self.state, at=monotonic())
+            )
+        else:
+            self._terminal.send(behind + line)
         return command_id
 
     def hear_again(self, first: bytes, missing: int, rest: bytes, output: CappedOutput) -> None:

@@ -120,6 +120,7 @@ class LiveSandbox:
                 self._life.close()
             os.close(self._pty)
             self._control.close()
+            self._shell_notes.close()
             self._page.close()
             wire.close_all(self._kernel_sockets)
 

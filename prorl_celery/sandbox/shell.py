@@ -18,7 +18,7 @@ from prorl_celery.sandbox.control import Control
 from prorl_celery.sandbox.markers import SHELL_STARTED, TRACES, Marker
 from prorl_celery.sandbox.notes import IDLE, RESTARTED, TIMED_OUT, TRACED, ShellNotes
 from prorl_celery.sandbox.output import CappedOutput
-from prorl_celery.sandbox.page import Page
+from prorl_celery.sandbox.page import NOTE, Page
 from prorl_celery.sandbox.prompts import Prompts
 from prorl_celery.sandbox.takeover import Takeover
 from prorl_celery.sandbox.terminal import AT_ONCE_BYTES, INTERRUPT, Terminal
@@ -86,6 +86,7 @@ class PtyShell:
     def run(self, command: str, *, timeout: float) -> CommandResult:
         """Run one command to its end or its time-out (seconds). Raises as `Shell.run`."""
         self._cancel.raise_if_set()
+        self._page.check()
         if not self._is_mine:
             self.recover(timeout=timeout)
         started = monotonic()
@@ -106,13 +107,16 @@ class PtyShell:
             raise SandboxError(f"the sandbox's shell runs no commands: {output.text()!r}")
         prompts.status, self._cwd = marker.status, marker.cwd
         exit_code = None if timed_out else marker.status
-        ended = monotonic()
-        with self._page:
-            self._notes.result(exit_code, self._flags(marker, timed_out), at=ended)
-        if (marker.untidy or prompts.nudged) and not timed_out:
-            self._cwd = prompts.tidy()
-        with self._page:
+        to_tidy = (marker.untidy or prompts.nudged) and not timed_out
+        self._page.begin(NOTE)  # rather than `with`: this is done for every command
+        self._notes.result(exit_code, self._flags(marker, timed_out), at=monotonic())
+        if not to_tidy:
             self._notes.idle(prompts.state, self._cwd)
+        self._page.end()
+        if to_tidy:
+            self._cwd = prompts.tidy()
+            with self._page:
+                self._notes.idle(prompts.state, self._cwd)
         self._is_mine = True
         for trace in TRACES if marker.traced else ():
             output.cut_last_line(trace)

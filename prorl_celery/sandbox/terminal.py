@@ -14,6 +14,7 @@ import select
 import struct
 import termios
 import time
+from collections.abc import Callable
 from typing import Any
 
 from prorl_celery.errors import SandboxError
@@ -54,27 +55,23 @@ class Terminal:
 
     def set_modes(self) -> None:
         """Give the terminal the modes that we count on, if it has others."""
-        self._page.begin(WRITE)
         try:
             # The kernel's own form, compared as it is: a fraction of what `tcgetattr` costs, for every command.
             if fcntl.ioctl(self._descriptor, termios.TCGETS, _MODES) != self._modes:
-                termios.tcsetattr(self._descriptor, termios.TCSANOW, _wanted(termios.tcgetattr(self._descriptor)))
-                self._modes = fcntl.ioctl(self._descriptor, termios.TCGETS, _MODES)
+                self._change_modes()
         except (OSError, termios.error) as error:
             raise SandboxError("the sandbox is gone") from error
-        finally:
-            self._page.end()
 
-    def send(self, data: bytes, *, noted: bool = False) -> None:
+    def send(self, data: bytes, *, noted: bool = False, note: Callable[[], None] | None = None) -> None:
         """Begin to send `data`, in place of what was not sent yet. `receive` goes on with it.
 
-        `noted`: it is the line of the command that was noted last, or the end of it.
+        `noted`: it is the line of the command that was noted last, or the end of it; or `note` does that first.
         """
         self._to_send = memoryview(data)
         self._whole = len(data) <= AT_ONCE_BYTES
-        self._noted = noted
+        self._noted = noted or note is not None
         if data:
-            self._write()
+            self._write(note)
         if len(self._to_send) == 1:
             self._write()
 
@@ -126,8 +123,7 @@ class Terminal:
         page.begin(READ)
         try:
             data = os.read(self._descriptor, READ_BYTES)
-            notes.log(data)
-            notes.seen_at = time.monotonic()
+            notes.log(data, time.monotonic())
         except BlockingIOError:
             return b""
         except OSError as error:  # EIO: nobody holds the other side any more
@@ -139,15 +135,25 @@ class Terminal:
         self.bytes_read += len(data)
         return data
 
-    def _write(self) -> None:
+    def _change_modes(self) -> None:
+        self._page.begin(WRITE)
+        try:
+            termios.tcsetattr(self._descriptor, termios.TCSANOW, _wanted(termios.tcgetattr(self._descriptor)))
+        finally:
+            self._page.end()
+        self._modes = fcntl.ioctl(self._descriptor, termios.TCGETS, _MODES)
+
+    def _write(self, note: Callable[[], None] | None = None) -> None:
         out = self._to_send
         if not self._whole and len(out) > 1:
             out = out[:-1]
         self._page.begin(WRITE)
         try:
+            if note is not None:
+                note()
             sent = os.write(self._descriptor, out)
             if self._noted:
-                self._notes.sent_bytes += sent
+                self._notes.sent(sent)
         except BlockingIOError:
             return
         except OSError as error:

@@ -99,6 +99,7 @@ def test_a_new_mark_is_one_under_which_nothing_was_done(holder):
     assert (shell.count, files.count, mark.name) == (0, 0, "näme")
     mark.change("n" * 1000)
     assert mark.name == "n" * MARK_BYTES
+    shell.close()
 
 
 def test_notes_do_not_lie_upon_one_another(holder):
@@ -108,13 +109,14 @@ def test_notes_do_not_lie_upon_one_another(holder):
     mark.change("m" * 1000)
     files.request(99, "w" * 1000)
     shell.command(b"c" * 1000, 5, state, at=2.5)
-    shell.cwd = "/" * 5000
-    shell.log(b"said")
-    assert shell.shell == ShellState(7, 8, b"r" * 120, b"p" * 120)
+    shell.idle(state, "/" * 5000)
+    shell.log(b"said", 3.5)
+    assert shell.shell == ShellState(7, 8, b"r" * 32, b"p" * 120)
     assert (shell.command_id, shell.line_bytes, shell.started_at, shell.cwd) == (b"c" * 24, 5, 2.5, "/" * 4096)
     assert (files.unsent, files.under_way, files.write_id) == (99, True, "w" * 120)
     assert mark.name == "m" * MARK_BYTES
     assert shell.said(of_result=False) == (b"said", 0, b"")
+    shell.close()
 
 
 def test_a_stream_keeps_the_start_and_the_end_however_it_came():
