@@ -18,6 +18,7 @@ from prorl_celery.errors import (
     InternalError,
     KeeperLost,
     LostWorker,
+    SandboxError,
     StageError,
     StoppedInDoubt,
     Stopping,
@@ -46,6 +47,8 @@ log = logging.getLogger(__name__)
 CLAIM_SECONDS = 30.0
 """How long a message waits for a Redis that is away; then it is lost, and the sweep publishes another."""
 KEEPER_PAUSE_SECONDS = 1.0
+KEEPER_SECONDS = 5.0
+"""How long the keeper may take to say that it lives."""
 UNKNOWN_STAGE_SECONDS = 60.0
 
 RUN: dict[str, Callable[[Work], Message | None]] = {
@@ -164,12 +167,22 @@ def _run(work: Work) -> Message | None:
         failure = reason
     if isinstance(failure, LostWorker):
         raise failure
+    if isinstance(failure, SandboxError) and work.handler.needs_sandbox(work.job) and _keeper_is_gone(work.process):
+        failure = KeeperLost(f"the keeper is gone, and the sandbox with it: {failure}")
     if isinstance(failure, KeeperLost) and not work.signal.is_set:
         # The node lost its keeper, which is no fault of the job. The supervisor starts another within a second or so;
         # the pause keeps a job from going round in the meantime.
         work.clock.stop()
         _pause(work.signal, KEEPER_PAUSE_SECONDS)
     return work.end(lambda: write_end(store, work.held, failure))
+
+
+def _keeper_is_gone(process: StageProcess) -> bool:
+    """Whether the keeper of this process's sandboxes has ended: then their ends are no fault of the jobs in them."""
+    try:
+        return bool(process.keeper.status(timeout=KEEPER_SECONDS)["boot"] != process.boot)
+    except KeeperLost:
+        return True
 
 
 def _pause(signal: JobSignal, seconds: float) -> None:

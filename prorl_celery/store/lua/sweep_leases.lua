@@ -56,8 +56,9 @@ local function lose(job, lapsed)
   call('HSET', job.key, 'losses', int(job.losses), 'lost', job.lost)
   call('HINCRBY', job.key, 'lost_total', 1)
   if job.stage == 'rollout' then call('HINCRBY', job.key, 'spent', time) end
-  -- A loss together with the whole process is charged only to a job that ran alone, or was lost twice before.
-  local charged = ran == 1 or before >= SUSPECT
+  -- A loss together with the whole process is charged only to a job that ran alone and must start over, or was lost
+  -- twice before without progress.
+  local charged = (ran == 1 and not can_go_on(job)) or before >= SUSPECT
   local times = job.losses == 1 and '' or ', ' .. int(job.losses) .. ' times without progress'
   return try_again_or_end(job, 'sweep', charged, 'failed', 'error',
     error_json('lost_worker', job.stage, 'the process that held the job was lost' .. times, true))
