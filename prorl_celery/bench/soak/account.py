@@ -157,7 +157,9 @@ class Run:
             "counts": self._store.counters(),
         }
         slow = sorted((hit for hit in hits if hit.seconds is not None), key=lambda hit: -(hit.seconds or 0.0))[:5]
-        account.notes += [f"slow: {hit.job_id}, hit by the death of {hit.victim}: {hit.seconds:.1f} s" for hit in slow]
+        for hit in slow:
+            events = ", ".join(f"{event.at[14:23]} {event.what}" for event in self._store.events(hit.job_id))
+            account.notes.append(f"slow: {hit.job_id}, hit by the death of {hit.victim}: {hit.seconds:.1f} s: {events}")
 
     def _count_what_is_left(self, account: Account) -> None:
         keeper, keys = self._service.keeper, Keys(self._settings.key_prefix)
