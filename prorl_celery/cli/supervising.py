@@ -17,6 +17,9 @@ from prorl_celery.node.supervisor import Supervisor
 from prorl_celery.node.units import Unit
 from prorl_celery.settings import Settings
 
+BEATS_MISSED = 3
+"""A process may miss so many heartbeats before its silence counts, however short PRORL_SILENCE is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -66,7 +69,8 @@ def supervise(
         note=note,
         estate=origin.estate,
     )
-    supervisor = Supervisor(units, requests=origin.requests, silence_seconds=settings.silence_seconds, renewal=renewal)
+    silence = max(settings.silence_seconds, BEATS_MISSED * settings.heartbeat_seconds)
+    supervisor = Supervisor(units, requests=origin.requests, silence_seconds=silence, renewal=renewal)
     try:
         return supervisor.run()
     finally:

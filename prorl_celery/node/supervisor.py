@@ -29,7 +29,7 @@ from prorl_celery.node.requests import BEAT, RETIRE, Requests
 from prorl_celery.node.rolling import RollingRestart
 from prorl_celery.node.signals import SignalPipe
 from prorl_celery.node.stopping import Stop
-from prorl_celery.node.units import HEALTHY_S, Slot, Unit
+from prorl_celery.node.units import Slot, Unit
 
 __all__ = ["Supervisor", "Unit"]
 
@@ -156,6 +156,7 @@ class Supervisor:
                 if child is slot.child and not self._stop.begun:
                     log.warning("%s (pid %d) takes no more jobs: a fresh one beside it", slot.unit.name, child.pid)
                     self._crew.retire(slot)
+                    slot.put_off_after(child)
             else:
                 for other in self._slots.values():
                     other.wanted |= other.unit.asked_by == request.op
@@ -192,9 +193,7 @@ class Supervisor:
                 self._stop.begin_or_hurry(f"{slot.unit.name} failed")
 
     def _plan_restart(self, slot: Slot, child: Child, code: int) -> None:
-        if time.monotonic() - child.started_at >= HEALTHY_S:
-            slot.failures = 0
-        again = f"in {slot.put_off():.1f} s" + (" when asked for" if slot.unit.asked_by else "")
+        again = f"in {slot.put_off_after(child):.1f} s" + (" when asked for" if slot.unit.asked_by else "")
         log.warning("%s (pid %d) ended: %s; again %s", slot.unit.name, child.pid, _how(code), again)
         for name in slot.unit.replaces:
             other = self._slots[name]

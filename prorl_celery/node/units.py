@@ -76,6 +76,12 @@ class Slot:
         self.due = time.monotonic() + delay
         return delay
 
+    def put_off_after(self, child: Child) -> float:
+        """The same, after a child whose life counts as a failure if it was short."""
+        if time.monotonic() - child.started_at >= HEALTHY_S:
+            self.failures = 0
+        return self.put_off()
+
     def vacate(self) -> Child | None:
         """Make room for a fresh child at once; the one that there was, which may go on beside it."""
         child, self.child = self.child, None

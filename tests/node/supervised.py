@@ -103,6 +103,12 @@ def retires(name: str) -> None:
         pause(0.05)
 
 
+def retires_again_and_again(name: str) -> None:
+    note(name)
+    requests.line.retire()
+    beats(name)
+
+
 def asks(name: str) -> None:
     """Ask for a process of its own whenever DIRECTORY/ask is there."""
     note(name)
@@ -148,6 +154,7 @@ SERVICES = {
     "patient": lambda: [unit("a", beats)],
     "beating": lambda: [unit("a", beats), unit("b", lambda name: beats(name, falls_silent=True)), unit("c", lives)],
     "retiring": lambda: [unit("a", retires), unit("b", lives)],
+    "never at peace": lambda: [unit("a", retires_again_and_again)],
     "asked": lambda: [unit("a", asks), unit("solo", runs_once, asked_by="solo")],
     "renewed": lambda: [
         Unit(

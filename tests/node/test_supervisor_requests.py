@@ -7,6 +7,8 @@ from pathlib import Path
 
 from supervised_help import Serve, alive, until
 
+from prorl_celery.node.crew import RETIRED_MOST
+
 
 def test_a_child_that_stops_beating_is_killed_and_started_again(serve: Serve) -> None:
     service = serve("beating")
@@ -60,6 +62,16 @@ def test_a_child_that_retires_finishes_beside_a_fresh_one_with_no_deadline_while
     assert len(service.starts("a")) == 2, "its end is nobody's to make up for"
     assert alive(fresh)
     assert service.stop() == 0
+
+
+def test_of_many_that_retire_the_oldest_is_told_to_stop_and_the_next_is_ever_later(serve: Serve) -> None:
+    service = serve("never at peace")
+    until(lambda: service.starts("a-told"), "one is told to stop")
+    pids = {pid for pid, _ in service.starts("a")}
+    assert service.starts("a-told")[0][0] == service.starts("a")[0][0]
+    assert len([pid for pid in pids if alive(pid)]) <= RETIRED_MOST + 2
+    assert service.stop() == 0
+    assert not [pid for pid, _ in service.starts("a") if alive(pid)]
 
 
 def test_a_stop_tells_those_that_have_retired_as_well(serve: Serve) -> None:
