@@ -238,7 +238,9 @@ class Warden:
         while len(celery_state.active_requests) > wedged and time.monotonic() < deadline:
             pause.wait(0.05)
         log.warning("ends past %d wedged slot(s)", wedged)
-        self._process.stop()
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        os._exit(0)
+        try:
+            self._process.stop()
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+        finally:
+            os._exit(0)
