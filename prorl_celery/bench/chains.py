@@ -22,9 +22,9 @@ import redis
 from celery import Celery
 from celery.canvas import Signature, chain
 
-from prorl_celery.app import broker_url
 from prorl_celery.bench.report import BenchFailed
 from prorl_celery.node import prctl
+from prorl_celery.store.address import broker_url
 
 DATABASE = 1
 """Of the Redis server: the service has 0."""
