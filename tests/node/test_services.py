@@ -6,6 +6,7 @@ import pytest
 
 from prorl_celery.node.children import Command
 from prorl_celery.node.services import environment, worker_units
+from prorl_celery.node.upkeep import REPLACED
 from prorl_celery.settings import Settings
 
 SETTINGS = Settings(redis_url="redis://:hunter2@h/0", api_tokens=("a:read:" + "0" * 64,), rollout_processes=3)
@@ -27,6 +28,7 @@ def test_a_node_runs_a_keeper_its_stages_and_an_upkeep() -> None:
     assert all("keeper" in unit.after for name, unit in units.items() if name != "keeper")
     assert [name for name, unit in units.items() if unit.asked_by] == ["solo-0"]
     assert [name for name, unit in units.items() if unit.kept] == ["keeper"]
+    assert units["upkeep"].replace_signal == REPLACED, "else each restart would tell the fleet that the node leaves"
     assert units["init-0"].stop_phase < units["upkeep"].stop_phase < units["keeper"].stop_phase
 
 
