@@ -126,7 +126,7 @@ class ModelJob:
         self.counts[f"lost:{self.stage}"] += 1
         if self.cancel:
             return self._end("cancelled", "sweep")
-        charged = company == 1 or self.losses >= SUSPECT
+        charged = (company == 1 and not self._can_go_on()) or self.losses >= SUSPECT
         self.losses += 1
         self.lost = (self.stage, len(self.log))
         return self._charge("sweep", "lost_worker") if charged else self._again("sweep")

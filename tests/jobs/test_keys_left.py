@@ -77,5 +77,5 @@ def test_the_keys_are_back_to_a_constant_when_all_has_expired(
             store.sweep()
         assert redis_client.xlen("prorl:results") == 0
         assert redis_client.smembers("prorl:queues") <= {b"init", b"rollout", b"eval", b"solo"}
-        sizes.append(redis_client.dbsize())
+        sizes.append(len(redis_client.keys("*")))  # not DBSIZE, which counts what has expired and is not yet reaped
     assert sizes[0] == sizes[1]

@@ -42,11 +42,25 @@ def died(store: JobStore, process: str = P) -> dict[str, Message]:
     return {message.job_id: message for message in store.sweep().messages}
 
 
-def test_a_job_that_ran_alone_is_charged(store: JobStore) -> None:
-    rollout(store, "a")
+def test_a_job_that_ran_alone_and_must_start_over_is_charged(store: JobStore, either_client: redis.Redis) -> None:
+    claim(store, submit(store, "a"), process=P)
     message = died(store)["a"]
     assert (message.stage, message.queue) == ("init", "init")
     assert claim(store, message).attempt == 2
+    rollout(store, "b")
+    NodeRegistry(either_client, Settings()).remove("n1", "b1")
+    message = died(store)["b"]
+    assert (message.stage, message.queue) == ("init", "init")
+    assert claim(store, message).attempt == 2
+
+
+def test_a_rollout_that_ran_alone_goes_on_while_its_sandboxes_are_there(store: JobStore) -> None:
+    store.append_turn(rollout(store, "a"), Turn(index=0))
+    message = died(store)["a"]
+    assert (message.stage, message.queue) == ("rollout", "rollout.n1.b1")
+    got = claim(store, message)
+    assert (got.attempt, got.losses, got.going_on) == (1, 1, True)
+    assert len(store.turns("a")) == 1
 
 
 def test_jobs_lost_together_are_not_charged_and_go_on(store: JobStore) -> None:
@@ -59,8 +73,8 @@ def test_jobs_lost_together_are_not_charged_and_go_on(store: JobStore) -> None:
 
 
 def test_jobs_of_another_process_of_the_node_are_no_company(store: JobStore) -> None:
-    rollout(store, "a")
-    rollout(store, "b", Q)
+    claim(store, submit(store, "a"), process=P)
+    claim(store, submit(store, "b"), process=Q)
     assert store.lapse(P) == 1
     (message,) = store.sweep().messages
     assert claim(store, message).attempt == 2
@@ -70,22 +84,21 @@ def test_jobs_of_another_process_of_the_node_are_no_company(store: JobStore) -> 
 def test_a_neighbour_whose_lease_has_not_lapsed_yet_is_company_and_so_is_one_that_was_swept_before(
     store: JobStore, either_client: redis.Redis
 ) -> None:
-    first, second = rollout(store, "first"), rollout(store, "second")
+    first, second = (claim(store, submit(store, job), process=P) for job in ("first", "second"))
     for one in (first, second):
         lapse(either_client, one)
         (message,) = store.sweep().messages
-        assert message.stage == "rollout"
         assert claim(store, message, process=Q).attempt == 1
 
 
 def test_a_process_that_was_alone_when_a_lease_lapsed_and_then_took_more_was_not_alone_when_it_died(
     store: JobStore, either_client: redis.Redis
 ) -> None:
-    lapse(either_client, rollout(store, "early"))
+    lapse(either_client, claim(store, submit(store, "early"), process=P))
     store.sweep()
-    rollout(store, "a")
-    rollout(store, "b")
-    assert {message.stage for message in died(store).values()} == {"rollout"}
+    for job in ("a", "b"):
+        claim(store, submit(store, job), process=P)
+    assert {claim(store, message).attempt for message in died(store).values()} == {1}
 
 
 def test_how_many_ran_in_a_process_is_remembered_for_ten_minutes(store: JobStore, either_client: redis.Redis) -> None:
@@ -106,7 +119,7 @@ def test_after_two_losses_without_progress_a_job_runs_alone_and_is_charged(store
         assert (got.attempt, got.losses, got.going_on) == (1, losses, True)
     assert (lost["poison"].stage, lost["poison"].queue) == ("rollout", "solo.n1.b1")
     assert got.suspect
-    # Alone in its process, and so once more from init: there too.
+    # Once more without progress, and so from init: there too.
     message = died(store)["poison"]
     assert (message.stage, message.queue) == ("init", "solo")
     message = in_rollout_queue(store, message)
@@ -153,7 +166,9 @@ def test_progress_after_starting_over_is_a_turn_beyond_those_of_before(
     first = rollout(store, "a")
     for index in range(2):
         store.append_turn(first, Turn(index=index))
-    again = claim(store, in_rollout_queue(store, died(store)["a"]), process=P)
+    message = store.restart(claim(store, died(store)["a"], process=P), worked_s=0)
+    assert message is not None
+    again = claim(store, in_rollout_queue(store, message), process=P)
     assert again.losses == 1
     for index, losses in ((0, b"1"), (1, b"1"), (2, None)):
         store.append_turn(again, Turn(index=index))
@@ -202,11 +217,11 @@ def test_losses_are_counted_and_what_became_of_them(store: JobStore) -> None:
     rollout(store, "a")
     rollout(store, "b")
     died(store)
-    rollout(store, "c", Q)
+    claim(store, submit(store, "c"), process=Q)
     died(store, Q)
     counters = store.counters()
-    assert (counters["lost:rollout"], counters["went_on"]) == (3, 2)
-    assert (counters["retries:lost_worker:rollout"], counters["started_over"]) == (1, 1)
+    assert (counters["lost:rollout"], counters["lost:init"], counters["went_on"]) == (2, 1, 2)
+    assert counters["retries:lost_worker:init"] == 1
     assert (counters["dead"], counters["stalled"]) == (0, 0)
 
 

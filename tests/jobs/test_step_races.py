@@ -82,7 +82,7 @@ def test_of_a_lapse_and_a_commit_exactly_one_moves_the_job(redis_store: JobStore
         assert len(moved) == 1
         status = redis_store.status("a")
         assert (status.state, status.stage) == ("queued", moved[0].stage)
-        assert claim(redis_store, moved[0]).attempt == (1 if moved[0].stage == "eval" else 2)
+        assert claim(redis_store, moved[0]).going_on == (moved[0].stage == "rollout")
 
 
 def test_a_turn_that_races_a_lapse_is_in_the_log_or_refused(redis_store: JobStore, redis_client: redis.Redis) -> None:
