@@ -108,7 +108,7 @@ def _answers(promise: Operation, schemas: Schemas) -> dict[str, Any]:
         content = {promise.media: schema if promise.media == "application/json" else {"type": "string"}}
         answers[str(status)] = {
             "description": description,
-            "content": {media: {"schema": shape} for media, shape in content.items()},
+            "content": {} if status == 204 else {media: {"schema": shape} for media, shape in content.items()},
         }
     refusals = (401, 403) if promise.scope else ()
     for status in sorted({*promise.errors, *refusals, 500}):

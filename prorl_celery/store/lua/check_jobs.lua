@@ -14,29 +14,6 @@ local NUMBERS = {'fence', 'attempt', 'max', 'prio', 'seq', 'since', 'rf', 'log'}
 local PARTS = {data = 'hash', turns = 'list', events = 'list'}
 local ALL = {'job', 'data', 'turns', 'events'}
 
--- Take a job from whoever has it, as the sweep does.
-local function take(job)
-  if job.state == 'running' then let_go(job) else dequeue(job) end
-  job.fence = job.fence + 1
-end
-
--- Give back the slot of a backend that a job holds without running.
-local function give_back(job)
-  if job.backend then release_backend(job) else call('HDEL', job.key, 'held') end
-end
-
-local function end_as_lost(job, what)
-  take(job)
-  conclude(job, 'check', 'failed', 'error', {'error', error_json('internal', job.stage, what, false)})
-end
-
--- Send a job back to init, unless it was to end.
-local function begin_again(job)
-  take(job)
-  if not job.cancel then return start_over(job, 'check', false) end
-  conclude_cancelled(job, 'check')
-end
-
 -- Set what cannot be read anew; a job that may not have ended ends as failed.
 local function rebuild(id)
   local record = key('job', id)
@@ -84,9 +61,7 @@ end
 
 local function check_queued(job, note)
   if not job.queue then
-    note('not-queued', 'waits, and in no queue', function(job)
-      return begin_again(job)
-    end)
+    note('not-queued', 'waits, and in no queue', begin_again)
     return
   end
   local lane = key('queued', job.level, job.queue)
@@ -147,9 +122,7 @@ local function check_data(job, note)
   local lacks = job.stage ~= 'init' and call('HEXISTS', data, 'init') == 0 and 'init'
     or job.stage == 'eval' and call('HEXISTS', data, 'rollout') == 0 and 'rollout'
   if lacks then
-    note('no-output', 'is in ' .. job.stage .. ' and has lost what ' .. lacks .. ' returned', function(job)
-      return begin_again(job)
-    end)
+    note('no-output', 'is in ' .. job.stage .. ' and has lost what ' .. lacks .. ' returned', begin_again)
   end
 end
 

@@ -9,8 +9,6 @@ Writes  what sends a job back to init
 ]]
 local job = load(arg(2))
 if job and job.state == 'queued' and job.fence == tonumber(arg(3)) then
-  dequeue(job)
-  job.fence = job.fence + 1
-  messages[1] = start_over(job, 'check', false)
+  messages[1] = begin_again(job)
 end
 return {findings, messages}

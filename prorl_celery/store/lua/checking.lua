@@ -14,3 +14,26 @@ local function found(kind, subject, text, mark, mend)
   local message = mend()
   if type(message) == 'table' then messages[#messages + 1] = message end
 end
+
+-- Take a job from whoever has it, as the sweep does.
+local function take(job)
+  if job.state == 'running' then let_go(job) else dequeue(job) end
+  job.fence = job.fence + 1
+end
+
+-- Give back the slot of a backend that a job holds without running.
+local function give_back(job)
+  if job.backend then release_backend(job) else call('HDEL', job.key, 'held') end
+end
+
+local function end_as_lost(job, what)
+  take(job)
+  conclude(job, 'check', 'failed', 'error', {'error', error_json('internal', job.stage, what, false)})
+end
+
+-- Send a job back to init, unless it was to end.
+local function begin_again(job)
+  take(job)
+  if not job.cancel then return start_over(job, 'check', false) end
+  conclude_cancelled(job, 'check')
+end
