@@ -51,7 +51,7 @@ JOB_LIKE = strategies.dictionaries(strategies.sampled_from(NAMES), JSON, max_siz
 )
 @given(body=JOB_LIKE | JSON)
 def test_no_json_body_is_answered_with_a_500(api: FlaskClient, body: Any) -> None:
-    for path in ("/v1/jobs", "/v1/backends", "/v1/policy/pause", "/v1/policy/resume"):
+    for path in ("/v1/jobs", "/v1/backends", "/v1/policy/pause", "/v1/policy/resume", "/v1/nodes/n1/drain"):
         answer = api.post(path, data=json.dumps(body), content_type="application/json")
         assert answer.status_code < 500, answer.get_data(as_text=True)
 
@@ -63,10 +63,10 @@ def test_no_bytes_are_answered_with_a_500(api: FlaskClient, body: bytes) -> None
 
 
 WORDS = strategies.sampled_from(
-    ["wait", "tokens", "state", "limit", "cursor", "after", "tag", "batch_id", "url", "mode"]
+    ["wait", "tokens", "state", "limit", "cursor", "after", "tag", "batch_id", "url", "mode", "dead"]
 )
 VALUES = strategies.text(max_size=12) | strategies.sampled_from(
-    ["-1", "nan", "inf", "1e999", "0", "queued", "drain", "0-0"]
+    ["-1", "nan", "inf", "1e999", "0", "queued", "drain", "0-0", "true", "3-4"]
 )
 
 
@@ -79,6 +79,7 @@ def test_no_query_and_no_path_is_answered_with_a_500(api: FlaskClient, query: di
     for method, path in (
         ("GET", "/v1/jobs"), ("GET", "/v1/results"), ("DELETE", "/v1/backends"), ("GET", "/v1/jobs/a/result"),
         ("GET", f"/v1/jobs/{tail}"), ("DELETE", f"/v1/jobs/{tail}"), ("GET", f"/v1/jobs/{tail}/result"),
+        ("GET", "/v1/jobs/a/events"), ("GET", f"/v1/jobs/{tail}/events"), ("POST", f"/v1/jobs/{tail}/retry"),
     ):  # fmt: skip
         answer = api.open(path, method=method, query_string=query)
         assert answer.status_code < 500, (method, path, query, answer.get_data(as_text=True))
