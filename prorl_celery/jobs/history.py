@@ -10,6 +10,9 @@ from prorl_celery.jobs.record import rfc3339
 from prorl_celery.jobs.result_reading import ResultReader
 from prorl_celery.store.clients import reaching_redis
 
+TAIL = 50
+"""Events that are read at first of a job that is followed: each look costs that much, however long the job runs."""
+
 _CURSOR = re.compile(r"(\d{1,15})-(\d{1,9})", re.ASCII)
 
 
@@ -56,14 +59,20 @@ class HistoryReader(ResultReader):
         """What happened to a job after the event of this number, the first first; 0: from the start, or from the oldest
         that is kept. Raises `JobNotFound`.
         """
+        events = self._events(job_id, -TAIL if after else 0)
+        if after and len(events) == TAIL and events[0].number > after + 1:
+            events = self._events(job_id, 0)
+        return [event for event in events if event.number > after]
+
+    def _events(self, job_id: str, first: int) -> list[Event]:
         with reaching_redis():
             pipe = self._client.pipeline(transaction=False)
             pipe.hget(self.keys("job", job_id), "created")
-            pipe.lrange(self.keys("events", job_id), 0, -1)
+            pipe.lrange(self.keys("events", job_id), first, -1)
             created, entries = pipe.execute()
         if created is None:
             raise JobNotFound(f"no job {job_id} was ever accepted", job_id=job_id)
-        return [event for event in map(event_of, entries) if event.number > after]
+        return [event_of(entry) for entry in entries]
 
 
 def event_of(entry: bytes) -> Event:

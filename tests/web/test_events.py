@@ -183,3 +183,15 @@ def test_closing_lets_followers_go(app: Flask) -> None:
     until(lambda: "queued" in reader.text, 20)
     app.extensions["prorl"].waiters.close()
     assert len(reader.end()) == 1
+
+
+def test_who_comes_back_late_misses_nothing_of_a_long_job(app: Flask, store: JobStore) -> None:
+    app.test_client().post("/v1/jobs", json=a_job("a"))
+    init = claim(store, Message("init", "init", "a", 0, 5))
+    rollout = claim(store, store.commit(init, {}, next_stage="rollout", queue="rollout", worked_s=0))
+    for index in range(200):
+        store.append_turn(rollout, Turn(index=index))
+    store.finish(rollout, state="completed", finish_reason="stop", worked_s=0)
+    for known in (0, 2, 100, 153, 154, 155, 203):
+        events = parse("".join(stream(app, f"/v1/jobs/a/events?after={known}")))
+        assert [number for number, _, _ in events] == list(range(known + 1, 205))
