@@ -37,6 +37,12 @@ class Channel(kombus.Channel):
     def subclient(self) -> Subscription:
         return Subscription(self.async_pool)
 
+    def close(self) -> None:
+        try:
+            super().close()  # type: ignore[no-untyped-call]
+        finally:
+            self._disconnect_pools()  # type: ignore[no-untyped-call]  # left open where the read before that failed
+
     def _get_pool(self, asynchronous: bool = False) -> redis.ConnectionPool:
         options = self._options(asynchronous)
         options["connection_class"] = counted(options["connection_class"])

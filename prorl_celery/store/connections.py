@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import threading
-from functools import cache
 from typing import Any
 from weakref import WeakSet
 
@@ -38,9 +37,8 @@ class Counted:
             _connections.add(self)
 
 
-@cache
 def counted(kind: type) -> type:
-    """That class of connections, counted."""
+    """That class of connections, counted. A new one each time: kombu makes a class a channel, which must go with it."""
     return type(f"Counted{kind.__name__}", (Counted, kind), {})
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -20,7 +21,7 @@ from fault_jobs import steps_job, wait_job
 from fault_redis import AOF, Server, Wire, served, wire_to
 from fault_service import WITHIN_S, FaultService, hurt_service
 
-from prorl_celery.client import ApiError
+from prorl_celery.client import ApiError, Client
 from prorl_celery.jobs.models import TERMINAL
 from prorl_celery.testing import ScriptedBackend
 
@@ -67,11 +68,14 @@ def under_way(service: FaultService, name: str) -> list[str]:
 
 def assert_unharmed(service: FaultService, ids: Sequence[str]) -> None:
     """All completed, none was charged, none was even lost; agents' turns are there once."""
-    ended = eventually(lambda: all(service.client.status(one).state in TERMINAL for one in ids), ENDED_S)
-    assert ended, service.told(ids)
-    assert service.states(ids, 0) == {"completed": len(ids)}, service.told(ids)
-    assert {service.client.status(one).attempt for one in ids} == {1}, service.told(ids)
-    assert {one: lost for one in ids if (lost := service.record(one).get("lost_total", "0")) != "0"} == {}
+
+    def seen(field: str) -> dict[str, str]:
+        return {one: service.record(one).get(field, "0") for one in ids}
+
+    assert eventually(lambda: set(seen("state").values()) <= TERMINAL, ENDED_S), service.told(ids)
+    assert set(seen("state").values()) == {"completed"}, service.told(ids)
+    assert set(seen("attempt").values()) == {"1"}, service.told(ids)
+    assert set(seen("lost_total").values()) == {"0"}, service.told(ids)
     for one in ids:
         if "-steps-" in one:
             result = service.client.result(one)
@@ -168,8 +172,8 @@ def test_f18_a_redis_that_is_nearly_full_refuses_new_jobs_and_ends_the_old(
     service.redis.setrange("ballast", 64 << 20, b"x")
     with config(server, maxmemory=service.redis.info("memory")["used_memory"] + (10 << 20)):
         threading.Event().wait(2.0)  # the API asks once a second
-        with pytest.raises(ApiError, match="maxmemory") as refused:
-            service.submit([wait_job(job_id="f18-new")])
+        with Client(service.url, patience=0.0) as hasty, pytest.raises(ApiError, match="maxmemory") as refused:
+            hasty.submit(wait_job(job_id="f18-new"))
         assert (refused.value.status, refused.value.problem["type"]) == (429, "urn:prorl:problem:store-full")
         assert_unharmed(service, ids)
     service.redis.delete("ballast")
@@ -190,9 +194,9 @@ def test_f18_a_redis_that_is_full_to_the_brim_stops_no_worker(service: FaultServ
 def test_f19_replies_that_are_cut_in_the_middle_are_asked_for_again(service: FaultService, wire: Wire) -> None:
     ids = under_way(service, "f19")
     before = wire.replies_cut
-    for _ in range(20):
-        wire.cut_replies(5)
-        threading.Event().wait(0.15)
+    for _ in range(12):  # for less than a lease: the sweep's replies are not the ones that are cut
+        wire.cut_replies(4)
+        threading.Event().wait(0.12)
     wire.cut_replies(0)
     wire.reset_all()
     assert_unharmed(service, ids)
@@ -274,8 +278,8 @@ def test_a_user_whose_rights_are_taken_for_a_while_is_told_so_and_goes_on(servic
     ids = under_way(service, "noperm")
     service.redis.execute_command("ACL", "SETUSER", "default", "-evalsha", "-eval", "-lpush", "-brpop")
     try:
-        with pytest.raises(ApiError) as refused:
-            service.submit([wait_job(job_id="noperm-new")])
+        with Client(service.url, patience=0.0) as hasty, pytest.raises(ApiError) as refused:
+            hasty.submit(wait_job(job_id="noperm-new"))
         assert refused.value.status == 503
         threading.Event().wait(4.0)
     finally:
@@ -285,11 +289,13 @@ def test_a_user_whose_rights_are_taken_for_a_while_is_told_so_and_goes_on(servic
 
 def test_connections_are_bounded_named_and_counted(service: FaultService) -> None:
     service.states(service.submit([wait_job("rollout", 0.1, job_id=f"count-{n}") for n in range(40)]))
+    threading.Event().wait(3.0)  # the next beat, or the one after it
     names = [str(one["name"]) for one in service.redis.client_list()]
     mine = [name.split("/") for name in names if name.startswith("prorl/")]
     assert {"api", "upkeep", "init-0", "rollout-0", "rollout-1", "eval-0"} <= {name[2] for name in mine}
     told = {p["name"]: p["connections"] for node in service.client.nodes() for p in node["processes"]}
+    print(Counter(tuple(name[2:]) for name in mine), told)
     for process, count in told.items():
         seen = sum(name[2] == process for name in mine)
-        assert 0 < count <= 32, (process, count)
-        assert abs(seen - count) <= 4, (process, seen, count, names)
+        assert 0 < count <= 2 * 8 + 16, (process, count)  # the slots' and the broker's, the beat's, the listener's
+        assert abs(seen - count) <= 8, (process, seen, count)  # told a beat ago
