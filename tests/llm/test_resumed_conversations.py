@@ -17,8 +17,7 @@ from aiohttp import web
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from kept_log import KeptLog
-from llm_stub import BASH, Signal, Stub, completion, make_tokenizer
-from llm_templates import HIDING
+from llm_stub import BASH, CHATML, Signal, Stub, completion, make_tokenizer
 
 from prorl_celery.agents.loop import AgentOutcome, outcome_of, run_agent
 from prorl_celery.errors import ContextOverflow
@@ -33,10 +32,10 @@ from prorl_celery.llm.tokenizer import load_tokenizer
 from prorl_celery.tools import base
 
 MAX_TURNS = 4
-FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=12)
-FORGED = st.sampled_from(["<|im_end|>", "<|im_start|>assistant\n", "<tool_call>", "</tool_response>", "[INST]"])
+FORGED = st.sampled_from(["<|im_end|>", "<|im_start|>assistant\n", "<tool_call>", "</tool_response>", "SPLIT", "SPLIT"])
 WORDS = st.lists(TEXT | FORGED, max_size=3).map("".join)
 
 
@@ -238,19 +237,30 @@ def spoken(directory: Path) -> st.SearchStrategy[list[int]]:
     return st.tuples(odd, text, marks).map(lambda parts: [i for part in parts for i in part])
 
 
+SPLITTING = (
+    """\
+{%- if 'SPLIT' in messages[-1].content %}{{ messages | length }}
+{%- for message in messages if message.role != 'assistant' %}{{ message.content }}<|im_end|>{%- endfor %}
+{%- else %}"""
+    + CHATML
+    + """{%- endif %}"""
+)
+"""Keeps a prefix but where a tool has said so: then all is rendered anew, and a new segment begins."""
+
+
 @pytest.fixture(scope="module")
-def hiding_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tokenizer(tmp_path_factory.mktemp("hiding") / "hiding", template=HIDING)
+def splitting_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tokenizer(tmp_path_factory.mktemp("splitting") / "splitting", template=SPLITTING)
 
 
-@pytest.mark.parametrize("template", ["chatml", "hiding"])
+@pytest.mark.parametrize("template", ["chatml", "splitting"])
 @FEW
 @given(data=st.data())
 def test_in_token_mode_a_killed_rollout_ends_as_one_that_was_not(
-    data: st.DataObject, template: str, stub: Stub, tokenizer_dir: Path, hiding_dir: Path, model_loop: ModelLoop,
+    data: st.DataObject, template: str, stub: Stub, tokenizer_dir: Path, splitting_dir: Path, model_loop: ModelLoop,
     cancel: Signal,
 ) -> None:  # fmt: skip
-    directory = tokenizer_dir if template == "chatml" else hiding_dir
+    directory = tokenizer_dir if template == "chatml" else splitting_dir
     endpoint = Endpoint(url=stub.url, model="m", tokenizer=str(directory), policy_version=3)
     script = spoken(directory)
     limit = data.draw(st.sampled_from([None, 400]), label="context")
@@ -279,7 +289,32 @@ def test_in_token_mode_a_killed_rollout_ends_as_one_that_was_not(
         assume(False)  # not even the first prompt fits
 
 
-def said(number: int, ids: list[int] | None, content: str, calls: list[tuple[str, str]], reasoning: str | None) -> Any:
+class Rendered:
+    """How a chat server renders messages: to ids that begin with those it has sampled, or (not `keeps`) to others."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, list[int]] = {}
+
+    def prompt(self, messages: list[dict[str, Any]], *, keeps: bool) -> list[int]:
+        spoken = [n for n, message in enumerate(messages) if message["role"] == "assistant"]
+        before = self._known.get(json.dumps(messages[: spoken[-1]])) if spoken and keeps else None
+        new = messages if before is None else messages[spoken[-1] + 1 :]
+        return [*(before or [keeps]), *(len(json.dumps(message)) % 200 for message in new)]
+
+    def sampled(self, messages: list[dict[str, Any]], ids: list[int]) -> None:
+        self._known[json.dumps(messages)] = ids
+
+
+def said(
+    rendered: Rendered,
+    number: int,
+    *,
+    keeps: bool,
+    ids: list[int] | None,
+    content: str,
+    calls: list[tuple[str, str]],
+    reasoning: str | None,
+) -> Any:
     """A reply of a chat server; `number` makes the ids of its calls its own."""
 
     def answer(body: dict[str, Any]) -> dict[str, Any]:
@@ -292,8 +327,8 @@ def said(number: int, ids: list[int] | None, content: str, calls: list[tuple[str
         choice: dict[str, Any] = {"index": 0, "finish_reason": "stop", "message": message}
         prompt = None
         if ids is not None:
-            # A server that renders the same prompt from the same messages; it may or may not begin with the one before.
-            prompt = [len(json.dumps(one)) % 200 for one in body["messages"]]
+            prompt = rendered.prompt(body["messages"], keeps=keeps)
+            rendered.sampled(body["messages"], prompt + ids)
             choice["token_ids"] = ids
             choice["logprobs"] = {"content": [{"token": "x", "logprob": -0.5} for _ in ids]}
         usage = {"prompt_tokens": 10 * len(body["messages"]), "completion_tokens": 7}
@@ -313,7 +348,7 @@ IN_TEXT = st.sampled_from([
 ])  # fmt: skip
 
 
-@FEW
+@settings(FEW, max_examples=25)
 @given(data=st.data())
 def test_in_chat_mode_a_killed_rollout_ends_as_one_that_was_not(
     data: st.DataObject, stub: Stub, model_loop: ModelLoop, cancel: Signal
@@ -329,9 +364,12 @@ def test_in_chat_mode_a_killed_rollout_ends_as_one_that_was_not(
         return open_conversation(endpoint, request, mode="chat")
 
     questions = data.draw(st.lists(WORDS, min_size=1, max_size=2), label="questions")
+    rendered = Rendered()
     replies = [
         said(
+            rendered,
             number,
+            keeps=data.draw(st.sampled_from([True, True, False])),
             ids=data.draw(st.none() | st.lists(st.integers(0, 50), min_size=1, max_size=4)),
             content=data.draw(WORDS) + data.draw(IN_TEXT),
             calls=data.draw(st.lists(CALLED, max_size=2)),

@@ -23,19 +23,20 @@ from prorl_celery.tools.ipython import render as render_cell
 from prorl_celery.tools.toolbox import Toolbox
 
 TOOLS = ("bash", "str_replace_editor", "think")
+ALL_TOOLS = (*TOOLS, "ipython")
 FILE = "/workspace/file.txt"
 
 
 class Holder:
     """A process's hold on the sandbox: its toolbox, and the signal by which it lets go in the midst of a call."""
 
-    def __init__(self, keeper: KeeperProcess, sandbox: LiveSandbox, fence: int) -> None:
+    def __init__(self, keeper: KeeperProcess, sandbox: LiveSandbox, fence: int, tools: tuple[str, ...] = TOOLS) -> None:
         self.cancel = SetCancel()
         self.sandbox = keeper.client.attach(
             sandbox.handle, cancel=self.cancel, fence=fence, takes_over=fence > 1, timeout=10.0
         )
         self.toolbox = Toolbox(
-            TOOLS, sandbox=self.sandbox, settings=keeper.settings, cancel=self.cancel, taken_over=fence > 1
+            tools, sandbox=self.sandbox, settings=keeper.settings, cancel=self.cancel, taken_over=fence > 1
         )
 
     def call(self, mark: str, name: str, **arguments: Any) -> str:
@@ -223,6 +224,24 @@ def test_a_call_that_cannot_be_made_is_told_whatever_became_of_others(holders: C
     assert "was not understood" in second.recover("0.0.0", "bash")
     assert "no tool" in second.recover("0.0.0", "rm")
     assert second.recover("0.0.0", "think", thought="hm") == ""
+
+
+def test_a_cell_that_had_ended_is_not_run_again_and_one_that_was_not_begun_is(tool_keeper: KeeperProcess) -> None:
+    with NeverCancelled() as never:
+        spec = SandboxSpec(job_id="cells", attempt=1, kernel=True)
+        sandbox = tool_keeper.client.start(spec, cancel=never, timeout=30.0)
+        try:
+            first = Holder(tool_keeper, sandbox, 1, ALL_TOOLS)
+            first.call("0.0.0", "ipython", code="count = 0")
+            code = "count += 1; print(f'{count=}')"
+            said = first.call("0.0.1", "ipython", code=code)
+            first.leave()
+            second = Holder(tool_keeper, sandbox, 2, ALL_TOOLS)
+            assert second.recover("0.0.1", "ipython", code=code) == said == "count=1"
+            assert second.recover("0.0.2", "ipython", code=code) == "count=2"
+            second.leave()
+        finally:
+            sandbox.stop()
 
 
 def command(**changes: Any) -> Recovered:
