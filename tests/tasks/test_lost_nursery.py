@@ -8,6 +8,8 @@ from pathlib import Path
 
 from stage_worker import Fleet, eventually, stage_worker
 
+from prorl_celery.jobs.messages import Message
+
 
 def nursery_of(pid: int) -> int:
     """The pid of a worker's nursery."""
@@ -47,9 +49,14 @@ def test_a_call_that_was_under_way_is_a_loss_which_the_sweep_judges(fleet: Fleet
         assert "retire" in worker.asked
 
 
-def test_a_job_that_kills_the_nursery_alone_is_charged(fleet: Fleet) -> None:
-    with stage_worker(fleet, "rollout") as worker:
-        fleet.rollout("a", "kill_the_nursery")
-        assert eventually(lambda: fleet.sweep() == ["a"]), worker.says()
-        assert fleet.stands("a", "queued", "init")
-        assert fleet.status("a").attempt == 2
+def test_a_job_that_kills_the_nursery_each_time_comes_to_run_alone(fleet: Fleet) -> None:
+    fleet.rollout("a", "kill_the_nursery")
+    for queue in ("rollout", "solo"):
+        with stage_worker(fleet, "rollout") as worker:
+            assert worker.ends() == 0
+        swept: list[Message] = []
+        assert eventually(lambda: swept.extend(fleet.store.sweep().messages) or swept), "its lease lapses"  # noqa: B023
+        (message,) = swept
+        assert (message.job_id, message.queue) == ("a", queue)
+        fleet.publisher.publish(message)
+    assert len(set(fleet.noted("a", "began"))) == 2
