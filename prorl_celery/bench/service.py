@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from prorl_celery import folders
@@ -51,13 +52,16 @@ class Run:
 
 @dataclass(slots=True)
 class BenchService:
-    """A running service. `pid` is its supervisor's; `redis_url` its own Redis; `keeper` its node's."""
+    """A running service. `pid` is its supervisor's; `redis_url` its own Redis; `keeper` its node's; `logs` its
+    folder of logs.
+    """
 
     url: str
     pid: int
     redis_url: str
     client: Client
     keeper: KeeperClient
+    logs: Path
     _read_to: str | None = None
 
     def run(self, jobs: list[dict[str, Any]], *, seconds: float) -> Run:
@@ -142,7 +146,9 @@ def bench_service(*options: str) -> Iterator[BenchService]:
             pid = int(json.loads((folder / "service.json").read_text())["pid"])
             redis_url = f"unix://{run_dir_for(folder)}/redis.sock?db=0"
             with Client(url) as client:
-                yield BenchService(url, pid, redis_url, client, KeeperClient(Settings(run_dir=run_dir_for(folder))))
+                yield BenchService(
+                    url, pid, redis_url, client, KeeperClient(Settings(run_dir=run_dir_for(folder))), folder / "logs"
+                )
     finally:
         # The service removes its own run directory, unless it had to be killed.
         shutil.rmtree(run_dir_for(folder), ignore_errors=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from pathlib import Path
 
 import click
 
@@ -27,8 +28,9 @@ GOALS = {
 @click.option("--jobs", type=click.IntRange(1), default=2000, show_default=True)
 @click.option("--kill-every", type=click.FloatRange(0.1), default=3.0, show_default=True, help="Seconds, on average.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the jobs and of the kills.")
+@click.option("--logs", type=click.Path(path_type=Path, file_okay=False), help="Copy the service's logs there.")
 @json_option
-def soak(jobs: int, kill_every: float, seed: int, as_json: bool) -> None:
+def soak(jobs: int, kill_every: float, seed: int, logs: Path | None, as_json: bool) -> None:
     """Kill parts of a busy service, and count what its jobs came to.
 
     The service (Redis with an append-only file, API, workers, keeper, default settings) and four scripted backends are
@@ -41,7 +43,8 @@ def soak(jobs: int, kill_every: float, seed: int, as_json: bool) -> None:
 
     # As an interrupt does: whatever was started is ended, and its folders are removed, on the way out.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    account = run(Plan(jobs=jobs, kill_every=kill_every, seed=seed), lambda word: click.echo(f"soak: {word}", err=True))
+    plan = Plan(jobs=jobs, kill_every=kill_every, seed=seed)
+    account = run(plan, lambda word: click.echo(f"soak: {word}", err=True), logs)
     if as_json:
         print_json({"seed": seed, "kill_every": kill_every, **account.figures, "notes": account.notes})
     else:

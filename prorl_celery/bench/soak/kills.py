@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from prorl_celery.bench.processes import table
 from prorl_celery.bench.service import BenchService
@@ -48,6 +49,8 @@ class Killer:
     jobs: Jobs
     backends: Sequence[ScriptedBackend]
     kills: Counter[str] = field(default_factory=Counter)
+    log: list[str] = field(default_factory=list)
+    """What was killed when, by the wall clock, as the service's logs tell it."""
     keeper_losses: list[float] = field(default_factory=list)
     _rng: random.Random = field(init=False)
     _down: list[tuple[float, ScriptedBackend]] = field(default_factory=list)
@@ -108,14 +111,18 @@ class Killer:
             hit_of(i, r, "backend", at) for i, r in records if r["backend"] == backend.url and r["stage"] == "rollout"
         ]
         backend.kill()
-        self.kills["backend"] += 1
+        self._note("backend", backend.url)
         self._down.append((at + self._rng.uniform(*self.plan.backend_down_s), backend))
         return hits
 
     def _kill(self, name: str, pid: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-            self.kills[name] += 1
+            self._note(name, str(pid))
+
+    def _note(self, name: str, which: str) -> None:
+        self.kills[name] += 1
+        self.log.append(f"{datetime.now(UTC):%H:%M:%S.%f} {name} {which}")
 
     def _live(self) -> dict[str, dict[str, str]]:
         """The running jobs of the node; none where Redis is away."""

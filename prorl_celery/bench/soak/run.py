@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -21,15 +22,18 @@ from prorl_celery.store.keys import Keys
 from prorl_celery.testing import ScriptedBackend
 
 
-def soak(plan: Plan, tell: Callable[[str], None] = lambda _: None) -> Account:
-    """Run the plan; progress goes to `tell`. Raises `DemoFailed` where the service does not start or stop."""
+def soak(plan: Plan, tell: Callable[[str], None] = lambda _: None, logs: Path | None = None) -> Account:
+    """Run the plan. Progress goes to `tell`; the service's logs and the times of the kills to the folder `logs`.
+
+    Raises `DemoFailed` where the service does not start or stop.
+    """
     with ExitStack() as stack:
         folder = stack.enter_context(folders.temporary("soak")).path
         backends, journals = _backends(plan, folder, stack)
         service = stack.enter_context(bench_service())
         for backend in backends:
             service.register(backend)
-        return _soak(plan, service, backends, journals, tell)
+        return _soak(plan, service, backends, journals, tell, logs)
 
 
 def _backends(plan: Plan, folder: Path, stack: ExitStack) -> tuple[list[ScriptedBackend], list[Path]]:
@@ -56,6 +60,7 @@ def _soak(
     backends: list[ScriptedBackend],
     journals: list[Path],
     tell: Callable[[str], None],
+    logs: Path | None,
 ) -> Account:
     node = service.client.nodes()[0]["node"]
     settings = Settings(redis_url=service.redis_url, node=node)
@@ -64,7 +69,12 @@ def _soak(
     trainer = Trainer(service.url, soak_jobs(plan.jobs, plan.seed), plan.window, time.monotonic() + plan.limit_s)
     killer = Killer(plan, service, node, jobs, backends)
     run = Run(plan, service, settings, client, trainer, killer, Watcher(jobs), journals)
-    run.hurt(tell)
+    try:
+        run.hurt(tell)
+    finally:
+        if logs is not None:
+            shutil.copytree(service.logs, logs, dirs_exist_ok=True)
+            (logs / "kills").write_text("\n".join([*killer.log, ""]))
     tell("counting")
     account = run.account()
     client.close()
