@@ -32,6 +32,17 @@ def test_leases_that_lapsed_while_nobody_could_sweep_get_one_more_term(
     assert redis_store.heartbeat([("a", rollout.fence)]).lost == (set() if kept else {"a"})
 
 
+def test_a_lease_that_is_about_to_lapse_when_redis_is_back_gets_a_whole_term(
+    redis_store: JobStore, redis_client: redis.Redis, redis_settings: Settings
+) -> None:
+    rollout = to_rollout(redis_store)
+    redis_client.set("prorl:swept", now_ms(redis_client) - round(0.6 * redis_settings.lease_seconds * 1000))
+    redis_client.zadd("prorl:leases", {f"{rollout.fence}|a": now_ms(redis_client) + 500})
+    redis_store.sweep()
+    left = redis_client.zscore("prorl:leases", f"{rollout.fence}|a") - now_ms(redis_client)
+    assert left > redis_settings.lease_seconds * 500
+
+
 def test_a_process_that_is_known_to_be_dead_gets_no_more_time(redis_store: JobStore, redis_client: redis.Redis) -> None:
     process = "n1 b1 init-0 0123abcd"
     claim(redis_store, submit(redis_store), process=process)

@@ -9,13 +9,13 @@ Writes  what fail.lua writes, leases, nodes:seen, swept, lost:<process>
 local most, patience = tonumber(arg(1)), tonumber(arg(2))
 local messages, over = {}, {}
 
--- While Redis was away nobody could renew anything, nor sweep: what has lapsed since the last sweep gets one more term,
--- leases and the word of nodes alike. A lease is renewed so often that it cannot lapse in a gap of less than half its
--- time. Not the leases of processes that are known to be dead (0).
+-- While Redis was away nobody could renew anything, nor sweep: every lease, and the word of every node that had not
+-- lapsed before, gets one more term. A lease is renewed so often that it cannot lapse in a gap of less than half its time.
+-- Not the leases of processes that are known to be dead (0).
 local swept = call('GET', key('swept'))
 if not swept or now - tonumber(swept) > math.min(1000, LEASE / 8) then call('SET', key('swept'), NOW) end
 if swept and now - tonumber(swept) > LEASE / 2 then
-  for _, member in ipairs(call('ZRANGEBYSCORE', key('leases'), '(0', NOW)) do
+  for _, member in ipairs(call('ZRANGEBYSCORE', key('leases'), '(0', '+inf')) do
     call('ZADD', key('leases'), int(now + LEASE), member)
   end
   for _, member in ipairs(call('ZRANGEBYSCORE', key('nodes', 'seen'), swept, NOW)) do
