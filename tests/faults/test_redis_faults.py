@@ -48,7 +48,7 @@ def hurt(
     tmp_path_factory: pytest.TempPathFactory, backend: ScriptedBackend, server: Server, wire: Wire
 ) -> Iterator[FaultService]:
     """The module's service: it reaches Redis by the wire, the test without."""
-    with hurt_service(tmp_path_factory.mktemp("hurt"), PRORL_REDIS_URL=wire.url) as service:
+    with hurt_service(tmp_path_factory.mktemp("hurt"), PRORL_REDIS_URL=wire.url, PRORL_LEASE="6") as service:
         service.redis_url = server.url
         service.add_backend(backend)
         yield service
