@@ -147,8 +147,12 @@ def _run(work: Work) -> Message | None:
         if stage not in RUN:
             raise VersionSkew(f"this worker does not know the stage {stage!r}; it is of another version")
         return RUN[stage](work)
-    except (FenceLost, StoreUnavailable):
+    except FenceLost:
         raise
+    except StoreUnavailable as error:
+        # Amid the stage: what is written down stays, and another claim goes on behind it.
+        log.warning("%s of %s is given back: %s", stage, claim.job_id, error)
+        return work.end(lambda: store.hand_back(claim, **work.held.times()))
     except StageError as error:
         failure = error
     except TooLarge as error:  # of what the handler or its agent made
