@@ -208,6 +208,7 @@ def second_node(
     """Another node of the same service: `prorl worker` under a name and a run directory of its own."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("PRORL_")} | QUICK
     env |= {"PRORL_HANDLERS": HANDLERS, MARKS: str(service.marks), "PRORL_ROLLOUT_PROCESSES": "1", "PRORL_NODE": name}
+    before = boots_of(service, name)
     with tempfile.TemporaryDirectory(prefix="prorl-n") as run_dir:
         env |= {"PRORL_RUN_DIR": run_dir, "PRORL_REDIS_URL": service.redis_url, **environ}
         log = (service.data_dir / "logs" / f"{name}.log").open("a")
@@ -215,16 +216,17 @@ def second_node(
         argv += ["--rollout", str(rollout)]
         process = subprocess.Popen(argv, env=env, cwd=run_dir, text=True, stderr=log, stdout=log)
         try:
-            assert eventually(lambda: has_node(service, name), WITHIN_S), service.logs()
+            assert eventually(lambda: boots_of(service, name) - before, WITHIN_S), service.logs()
             yield process
         finally:
             log.close()
             end(process)
 
 
-def has_node(service: FaultService, name: str, processes: int = 3) -> bool:
-    """Whether a node is there with all its stage processes."""
-    return any(node["node"] == name and len(node["processes"]) >= processes for node in service.client.nodes())
+def boots_of(service: FaultService, name: str, processes: int = 3) -> set[str]:
+    """The boots of a node that are there with all their stage processes."""
+    nodes = [node for node in service.client.nodes() if node["node"] == name]
+    return {str(node["boot"]) for node in nodes if len(node["processes"]) >= processes}
 
 
 def end(process: subprocess.Popen[str]) -> None:

