@@ -22,6 +22,16 @@ from prorl_celery.testing import ScriptedBackend
 
 READY_SECONDS = 90.0
 
+QUICK = {
+    "PRORL_LEASE": "3",
+    "PRORL_HEARTBEAT": "1",
+    "PRORL_SWEEP": "0.5",
+    "PRORL_REPUBLISH_AFTER": "3",
+    "PRORL_DRAIN": "1",
+    "PRORL_HANDLERS": "prorl_celery.bench.handlers:WaitHandler",
+}
+"""Settings by which what is lost is found within seconds."""
+
 
 class Service:
     """A running `prorl up`: its API, its processes, its data."""

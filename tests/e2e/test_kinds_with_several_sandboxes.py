@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e_service import Service, eventually, running
-from test_faults import QUICK
+from e2e_service import QUICK, Service, eventually, running
 from test_pipeline import PROBLEMS
 
 from prorl_celery.jobs.models import JobStatus

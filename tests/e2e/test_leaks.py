@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e_service import Service, eventually, running
+from e2e_service import QUICK, Service, eventually, running
 from remains import MARK, Remains, keeper_of, new_mark
 from skeletons import skeleton
-from test_faults import QUICK
 
 from prorl_celery.sandbox.base import SandboxSpec
 from prorl_celery.sandbox.waiting import NeverCancelled

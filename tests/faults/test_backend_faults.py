@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from e2e_service import eventually
+from fault_jobs import steps_job
 from fault_service import WITHIN_S, FaultService
 
 from prorl_celery.testing import ScriptedBackend
@@ -69,3 +70,16 @@ def test_f36_jobs_outlive_a_backend_that_dies_and_one_that_hangs_and_both_come_b
     assert service.states(more) == {"completed": 6}
     assert hung.wait_until(live=0, seconds=WITHIN_S)
     assert sound.stats()["live"] == 0
+
+
+def test_a_job_whose_backends_answers_are_of_no_use_ends_after_its_attempts(
+    service: FaultService, backend: ScriptedBackend
+) -> None:
+    backend.fail("no_ids", count=1000)
+    [job_id] = service.submit([steps_job("echo 1 >> steps", steps=1, job_id="no-ids", max_attempts=2)])
+    status = service.client.wait(job_id, timeout=WITHIN_S)
+    assert (status.state, status.attempt) == ("failed", 2), service.told([job_id])
+    assert status.error is not None
+    assert status.error.kind == "backend"
+    assert service.client.result(job_id).reward is None
+    backend.reset()

@@ -127,6 +127,17 @@ def test_a_rollout_killed_in_mid_call_makes_that_call_again_and_no_other(
             assert later.prompt[: len(earlier.prompt) + len(earlier.sampled)] == earlier.prompt + earlier.sampled
 
 
+def test_a_keeper_that_is_killed_takes_its_sandboxes_and_no_job(service: FaultService) -> None:
+    ids = service.submit([steps_job(*STEPS, steps=6, job_id=f"keeper-{n}") for n in range(FULL)])
+    service.await_turns(ids, 1)
+    send(service.keeper()["pid"], signal.SIGKILL)
+    assert service.states(ids) == {"completed": FULL}, service.told(ids)
+    for job_id in ids:
+        result = service.client.result(job_id)
+        assert (result.reward, result.attempt) == (1.0, 1), "no fault of the job"
+        assert len(result.turns) == len(STEPS) + 1, "what was done in the lost sandbox is not in the result"
+
+
 def test_jobs_outlive_the_whole_service(tmp_path: Path) -> None:
     with hurt_service(tmp_path) as first:
         ids = first.submit([wait_job("rollout", 2.0, job_id=f"again-{n}") for n in range(4)])
