@@ -19,7 +19,9 @@ from prorl_celery.handlers.registry import HandlerRegistry
 from prorl_celery.jobs.messages import node_queue
 from prorl_celery.jobs.models import JobRequest
 from prorl_celery.jobs.turns import Turn
+from prorl_celery.sandbox.base import SandboxHandle
 from prorl_celery.sandbox.client import KeeperClient
+from prorl_celery.sandbox.waiting import NeverCancelled
 from prorl_celery.scheduling.backends import Backend
 from prorl_celery.settings import Settings
 from prorl_celery.testing import ScriptedBackend
@@ -33,6 +35,7 @@ PAIR = ("a", "b")
 
 COMMANDS = ["cd /tmp; export X=5; echo 1 >> /workspace/steps", "{slow}", "echo 3 >> /workspace/steps; pwd; echo $X"]
 SLOW = "echo 2 >> /workspace/steps; echo before; sleep {seconds}; echo after $X"
+UNTIL_TOLD = "echo 2 >> /workspace/steps; echo before; while [ ! -e go ]; do sleep {seconds}; done; echo after $X"
 
 
 @pytest.fixture
@@ -58,10 +61,10 @@ class House:
         handlers = ("prorl_celery.bench.handlers:StepsHandler",)
         return stage_worker(self.fleet, "rollout", handlers=handlers, run_dir=self._keeper.run_dir, **changes)
 
-    def begin(self, job_id: str, seconds: float) -> None:
+    def begin(self, job_id: str, seconds: float, slow: str = SLOW) -> None:
         """Submit a job, do its init, and publish its rollout."""
         self.fleet.nodes.beat({"node": NODE, "boot": BOOT})
-        commands = [command.format(slow=SLOW.format(seconds=seconds)) for command in COMMANDS]
+        commands = [command.format(slow=slow.format(seconds=seconds)) for command in COMMANDS]
         instance = {"data_source": "steps", "commands": commands, "steps": ["1", "2", "3"]}
         body = {"job_id": job_id, "instance": instance, "sampling_params": {"seed": 7}}
         (created,) = self.store.create([JobRequest.model_validate(body)])
@@ -97,6 +100,15 @@ class House:
         status = self.store.status(job_id)
         assert status.state == "completed", status
         return status.reward, status.attempt
+
+    def tell_to_go(self) -> None:
+        """Let commands end that wait to be told; while nobody holds their sandboxes."""
+        with NeverCancelled() as never:
+            for one in self.process.keeper.list():
+                handle = SandboxHandle(sandbox_id=one["sandbox_id"], kind=one["kind"], node=NODE, boot=BOOT)
+                sandbox = self.process.keeper.attach(handle, cancel=never)
+                sandbox.files.write("/tmp/go", b"")
+                sandbox.close()
 
     def is_empty(self) -> bool:
         """Whether no sandbox is left."""
@@ -165,14 +177,15 @@ def test_a_rollout_whose_worker_is_killed_goes_on_and_comes_out_as_one_that_was_
 
 
 def test_a_worker_that_is_told_to_stop_leaves_its_rollouts_to_the_next(house: House, backend: ScriptedBackend) -> None:
-    seconds = 3.1415
+    seconds = 0.3142
     with house.worker(drain_seconds=0.2) as worker:
         for job_id in PAIR:
-            house.begin(job_id, seconds)
+            house.begin(job_id, seconds, UNTIL_TOLD)
         assert eventually(lambda: sleeps(seconds) == len(PAIR)), worker.says()
         worker.tell(signal.SIGTERM)
         assert worker.ends() == 0, worker.says()
-        assert sleeps(seconds) == len(PAIR), "the commands under way have ended with the worker"
+        assert eventually(lambda: sleeps(seconds) == len(PAIR)), "the commands under way have ended with the worker"
+    house.tell_to_go()
     with house.worker():
         for job_id in PAIR:
             assert house.end(job_id) == (1.0, 1), house.logs()
