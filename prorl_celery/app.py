@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from celery import Celery
+from celery.app.amqp import AMQP
 from kombu.entity import Exchange, Queue
 from kombu.exceptions import OperationalError
 from kombu.transport import TRANSPORT_ALIASES
@@ -20,6 +21,7 @@ from prorl_celery.jobs.messages import Message, Role, node_queue
 from prorl_celery.jobs.models import STAGES
 from prorl_celery.settings import Settings
 from prorl_celery.store.address import Address, broker_url
+from prorl_celery.store.broker import Connection
 from prorl_celery.store.clients import TIMEOUT_SECONDS
 from prorl_celery.store.connections import name_of
 
@@ -42,6 +44,12 @@ look without an answer.
 """
 
 
+class _Wiring(AMQP):  # type: ignore[misc]
+    """Celery's, with our connection."""
+
+    Connection = Connection
+
+
 def task_name(stage: str) -> str:
     """The Celery task of a stage."""
     return f"prorl.{stage}"
@@ -62,7 +70,7 @@ def make_app(settings: Settings, *, boot: str | None = None, connections: int = 
     Raises `SettingsError` for a Redis url that is none.
     """
     address = Address.parse(settings.redis_url)
-    app = Celery("prorl", broker=broker_url(settings.redis_url), set_as_current=False)
+    app = Celery("prorl", broker=broker_url(settings.redis_url), amqp=_Wiring, set_as_current=False)
     queues = [queue_named(name) for name in (*STAGES, "solo")]
     if boot is not None:
         bound: tuple[Role, ...] = ("rollout", "eval", "solo")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
+import kombu.connection
 import redis
 from kombu.transport import redis as kombus
 from redis.backoff import ExponentialBackoff
@@ -21,6 +22,18 @@ from prorl_celery.store.connections import MasterPool, counted, make_sentinel
 
 READ_SECONDS = 5.0
 """Longest the event loop waits for the rest of a message."""
+
+
+RECONNECT_SECONDS = 2.0
+"""Longest pause between two tries to reach a broker that is away; kombu's grows to 30 s."""
+
+
+class Connection(kombu.connection.Connection):
+    """Kombu's connection, which comes back soon after its broker."""
+
+    def ensure_connection(self, *args: Any, **options: Any) -> Any:
+        pauses = {"interval_start": 0.5, "interval_step": 0.5, "interval_max": RECONNECT_SECONDS}
+        return super().ensure_connection(*args, **(pauses | options))  # type: ignore[no-untyped-call]
 
 
 class Subscription(redis.client.PubSub):
