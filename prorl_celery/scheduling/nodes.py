@@ -62,7 +62,8 @@ class NodeRegistry:
 
     def nodes(self) -> list[dict[str, Any]]:
         """The records of the nodes that are alive, by name; each with its live `processes`, the `busy` slots by stage
-        and the `handlers` that they know, whether it is `draining`, and `drained` when nothing is left on it.
+        and the `handlers` that they know, whether it is `draining`, and `drained` when its processes take nothing new
+        and nothing is left on it.
         """
         found = []
         for record, draining, jobs, *processes in self._run("nodes"):
@@ -73,7 +74,8 @@ class NodeRegistry:
                 node["busy"][process["stage"]] = node["busy"].get(process["stage"], 0) + process["busy"]
             node["handlers"] = sorted({name for process in node["processes"] for name in process["handlers"]})
             node["draining"] = bool(draining)
-            node["drained"] = bool(draining) and not jobs and not any(node["busy"].values())
+            obeyed = all(process.get("draining") for process in node["processes"])
+            node["drained"] = bool(draining) and obeyed and not jobs and not any(node["busy"].values())
             found.append(node)
         return sorted(found, key=lambda node: (node["node"], node["boot"]))
 

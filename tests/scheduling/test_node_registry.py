@@ -78,7 +78,10 @@ def test_a_node_is_drained_when_nothing_runs_on_it_and_nothing_waits_for_it(eith
     nodes.drain("n1")
     nodes.beat_process("n1", "b", busy)
     assert not nodes.nodes()[0]["drained"]
-    nodes.beat_process("n1", "b", busy | {"busy": 0})
+    idle = busy | {"busy": 0}
+    nodes.beat_process("n1", "b", idle)
+    assert not nodes.nodes()[0]["drained"], "its process has not heard of it yet, and may take a job"
+    nodes.beat_process("n1", "b", idle | {"draining": True})
     either_client.sadd("prorl:on:n1", "a job that waits for it")
     assert not nodes.nodes()[0]["drained"]
     either_client.delete("prorl:on:n1")
