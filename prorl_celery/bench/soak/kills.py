@@ -19,7 +19,8 @@ from prorl_celery.bench.processes import table
 from prorl_celery.bench.service import BenchService
 from prorl_celery.bench.soak.plan import Plan
 from prorl_celery.bench.soak.recovery import Hit, Jobs, hit_of
-from prorl_celery.errors import ApiError, SandboxError, StoreUnavailable
+from prorl_celery.errors import SandboxError, StoreUnavailable
+from prorl_celery.scheduling.nodes import NodeRegistry
 from prorl_celery.testing import ScriptedBackend
 
 WEIGHTS = {
@@ -47,6 +48,7 @@ class Killer:
     service: BenchService
     node: str
     jobs: Jobs
+    nodes: NodeRegistry
     backends: Sequence[ScriptedBackend]
     kills: Counter[str] = field(default_factory=Counter)
     log: list[str] = field(default_factory=list)
@@ -134,8 +136,8 @@ class Killer:
     def _process_id(self, pid: int) -> str | None:
         """What the worker of that pid calls itself in the records of its jobs."""
         try:
-            nodes = self.service.client.nodes()
-        except ApiError:
+            nodes = self.nodes.nodes()
+        except StoreUnavailable:
             return None
         return next((str(p["id"]) for node in nodes for p in node["processes"] if p["pid"] == pid), None)
 

@@ -16,6 +16,7 @@ from prorl_celery.bench.soak.kills import Killer
 from prorl_celery.bench.soak.plan import Plan
 from prorl_celery.bench.soak.recovery import Jobs, Watcher
 from prorl_celery.bench.soak.trainer import Trainer
+from prorl_celery.scheduling.nodes import NodeRegistry
 from prorl_celery.settings import Settings
 from prorl_celery.store.clients import script_client
 from prorl_celery.store.keys import Keys
@@ -67,7 +68,7 @@ def _soak(
     client = script_client(settings)
     jobs = Jobs(client, Keys(settings.key_prefix))
     trainer = Trainer(service.url, soak_jobs(plan.jobs, plan.seed), plan.window, time.monotonic() + plan.limit_s)
-    killer = Killer(plan, service, node, jobs, backends)
+    killer = Killer(plan, service, node, jobs, NodeRegistry(client, settings), backends)
     run = Run(plan, service, settings, client, trainer, killer, Watcher(jobs), journals)
     try:
         run.hurt(tell)
