@@ -7,6 +7,7 @@ A blocking call holds its connection for as long as it waits, so those have a po
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import redis
 from redis.backoff import ExponentialBackoff
@@ -40,6 +41,12 @@ TIMEOUT_SECONDS = 5.0
 BLOCK_SECONDS = 60.0
 """Longest a blocking call may wait at the server."""
 
+PING_SECONDS = 5.0
+"""A subscription that was silent for so long is pinged whenever one looks at it."""
+
+PINGS = 4
+"""Pings without an answer after which a subscription is given up."""
+
 RETRIES = 2
 """Further tries after a lost connection or a late reply, 50 ms and 100 ms later."""
 
@@ -54,7 +61,7 @@ def script_client(settings: Settings, *, process: str = "prorl", connections: in
     """
     name = name_of(settings, process, "scripts")
     retry = Retry(ExponentialBackoff(cap=0.5, base=0.05), RETRIES)
-    return _client(settings, name, connections, TIMEOUT_SECONDS, retry)
+    return redis.Redis(connection_pool=_pool(settings, name, connections, TIMEOUT_SECONDS, retry))
 
 
 def blocking_client(settings: Settings, *, process: str = "prorl") -> redis.Redis:
@@ -63,13 +70,29 @@ def blocking_client(settings: Settings, *, process: str = "prorl") -> redis.Redi
     Raises `SettingsError` for a url that is none.
     """
     name = name_of(settings, process, "blocking")
-    return _client(
-        settings, name, BLOCKING_CONNECTIONS, BLOCK_SECONDS + TIMEOUT_SECONDS, Retry(ExponentialBackoff(), 0)
-    )
+    timeout, retry = BLOCK_SECONDS + TIMEOUT_SECONDS, Retry(ExponentialBackoff(), 0)
+    return _Blocking(connection_pool=_pool(settings, name, BLOCKING_CONNECTIONS, timeout, retry, PING_SECONDS))
 
 
-def _client(settings: Settings, name: str, connections: int, timeout: float, retry: Retry) -> redis.Redis:
-    pool = make_pool(
+class Subscription(redis.client.PubSub):
+    """A subscription that notices when its other end is gone without a word: silence alone says nothing."""
+
+    def check_health(self) -> None:
+        if self.health_check_response_counter >= PINGS:
+            self.health_check_response_counter = 0
+            raise ConnectionError(f"{PINGS} pings on a subscription without an answer")
+        super().check_health()
+
+
+class _Blocking(redis.Redis):
+    def pubsub(self, **options: Any) -> Subscription:
+        return Subscription(self.connection_pool, **options)
+
+
+def _pool(
+    settings: Settings, name: str, connections: int, timeout: float, retry: Retry, ping_seconds: float = 0
+) -> redis.ConnectionPool:
+    return make_pool(
         Address.parse(settings.redis_url),
         connections=connections,
         wait_seconds=FREE_SECONDS,
@@ -78,8 +101,8 @@ def _client(settings: Settings, name: str, connections: int, timeout: float, ret
         socket_connect_timeout=TIMEOUT_SECONDS,
         retry=retry,
         protocol=2,
+        health_check_interval=ping_seconds,
     )
-    return redis.Redis(connection_pool=pool)
 
 
 PASSING_ERRORS = (NoPermissionError, MasterDownError, ClusterDownError, TryAgainError)

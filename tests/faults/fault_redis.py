@@ -113,8 +113,8 @@ class Wire:
         self.port = int(self._listener.getsockname()[1])
         self.delay_s = 0.0
         """Each chunk waits so long, in each direction."""
-        self.swallows = False
-        """Nothing comes through in either direction, and every socket stays open: the host is gone without a word."""
+        self._silent: set[tuple[socket.socket, socket.socket]] = set()
+        self._swallows = False
         self._lock = threading.Lock()
         self._cuts = 0
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
@@ -139,6 +139,20 @@ class Wire:
         for pair in pairs:
             self._end(pair)
 
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """Nothing comes through in either direction, and every socket stays open: the host is gone without a word.
+        Connections that were open then, or that are made meanwhile, stay so for good.
+        """
+        with self._lock:
+            self._swallows = True
+            self._silent |= self._pairs
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._swallows = False
+
     def close(self) -> None:
         self._closing = True
         self._listener.close()
@@ -162,6 +176,8 @@ class Wire:
             with self._lock:
                 self._pairs.add(pair)
                 self.connections += 1
+                if self._swallows:
+                    self._silent.add(pair)
             for source, sink, is_reply in ((near, far, False), (far, near, True)):
                 threading.Thread(target=self._pump, args=(pair, source, sink, is_reply), daemon=True).start()
 
@@ -170,7 +186,7 @@ class Wire:
     ) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
-                if self.swallows:
+                if pair in self._silent:
                     continue
                 if self.delay_s:
                     threading.Event().wait(self.delay_s)
@@ -178,8 +194,7 @@ class Wire:
                     sink.sendall(data[: len(data) // 2])
                     break
                 sink.sendall(data)
-        if not self.swallows:
-            self._end(pair)
+        self._end(pair)
 
     def _cuts_now(self) -> bool:
         with self._lock:
@@ -192,6 +207,7 @@ class Wire:
     def _end(self, pair: tuple[socket.socket, socket.socket]) -> None:
         with self._lock:
             self._pairs.discard(pair)
+            self._silent.discard(pair)
         for end in pair:
             _reset(end)
 

@@ -208,9 +208,8 @@ def test_f20_connections_whose_other_end_is_gone_without_a_word_are_given_up(
     service: FaultService, wire: Wire, silent_s: int
 ) -> None:
     ids = under_way(service, f"f20-{silent_s}")
-    wire.swallows = True
-    threading.Event().wait(silent_s)
-    wire.swallows = False  # for new connections: those that are open have lost what was sent
+    with wire.silent():
+        threading.Event().wait(silent_s)
     began = time.monotonic()
     submit_in_the_end(service, wait_job(job_id=f"f20-{silent_s}-after"))
     assert_unharmed(service, [*ids, f"f20-{silent_s}-after"])
