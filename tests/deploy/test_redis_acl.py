@@ -157,3 +157,10 @@ def test_the_example_as_it_is_lets_nobody_in() -> None:
     """Its digests are placeholders that Redis refuses, so that nobody runs with a published password."""
     assert all(not re.fullmatch(r"[0-9a-f]{64}", digest) for digest in re.findall(r"#(\S+)", EXAMPLE.read_text()))
     assert f"~{Settings().key_prefix}*" in EXAMPLE.read_text()
+
+
+def test_the_api_may_ask_how_full_redis_is_and_for_nothing_else_of_the_server(guarded: int) -> None:
+    with redis.Redis(port=guarded, username="api", password=PASSWORDS["api"], protocol=2) as client:
+        assert client.info("memory")["used_memory"] > 0
+        with pytest.raises(redis.ResponseError):
+            client.config_get("maxmemory")

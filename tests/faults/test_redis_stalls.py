@@ -96,6 +96,7 @@ def test_more_threads_than_connections_wait_for_one_while_redis_stands_still(
         assert all(beat.result(timeout=30).lost == set() for beat in beats)
 
 
+@pytest.mark.slow
 def test_a_wait_for_a_connection_ends_with_a_typed_error(server: Server, settings: Settings) -> None:
     store = JobStore(script_client(settings, connections=1), settings)
     store.counts()
