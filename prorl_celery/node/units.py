@@ -12,7 +12,7 @@ from prorl_celery.node.children import Child, Start
 
 BACKOFF_FIRST_S = 0.1
 BACKOFF_MOST_S = 10.0
-HEALTHY_S = 60.0
+HEALTHY_S = 10.0
 """A child that lived this long is forgiven its earlier deaths."""
 
 
