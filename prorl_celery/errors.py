@@ -12,6 +12,11 @@
      |   |- QueueFull                PRORL_MAX_QUEUED jobs wait already
      |   |   '- StoreFull            Redis's memory is nearly full
      |   |- TooLarge                 a blob is over its size limit
+     |   |- BatchError               a batch refuses; carries `batch_id`
+     |   |   |- BatchNotFound        no such batch
+     |   |   |- BatchConflict        its id, or a prompt's, is taken by another body
+     |   |   |- BatchEnded           it takes no more prompts
+     |   |   '- BatchNotLeft         it keeps nothing that another could adopt
      |   '- FenceLost                a later claim owns the job; the writer must stop and clean up
      |- ApiError                     the service refused a client's call; carries its problem document
      |   '- ApiUnavailable           the service gave no answer in time
@@ -108,6 +113,31 @@ class StoreFull(QueueFull):
 
 class TooLarge(StoreError):
     """A blob exceeds its limit; the message names both sizes."""
+
+
+class BatchError(StoreError):
+    """A batch refuses. `batch_id` is the batch concerned, `prompt_id` the prompt, where there is one."""
+
+    def __init__(self, message: str, *, batch_id: str | None = None, prompt_id: str | None = None) -> None:
+        super().__init__(message)
+        self.batch_id = batch_id
+        self.prompt_id = prompt_id
+
+
+class BatchNotFound(BatchError, LookupError):
+    """No batch of that id is known."""
+
+
+class BatchConflict(BatchError):
+    """The batch's id, or a prompt's, is taken by another body."""
+
+
+class BatchEnded(BatchError):
+    """The batch is over: it takes no more prompts."""
+
+
+class BatchNotLeft(BatchError):
+    """The batch keeps nothing that another could adopt."""
 
 
 class FenceLost(StoreError):

@@ -79,14 +79,16 @@ class Beat:
         self._also = also
         self._lock = threading.Lock()
         self._held: dict[str, Held] = {}
-        self._stop = threading.Event()
+        self._stopping = False
+        self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        self._stop.set()
+        self._stopping = True
+        self._wake.set()
         if self._thread.ident is not None:
             self._thread.join(5.0)
 
@@ -110,13 +112,21 @@ class Beat:
         if held is not None:
             held.signal.set(Cancelled("the job was cancelled", job_id=job_id))
 
+    def now(self) -> None:
+        """Beat at once: jobs were revoked, ours perhaps among them."""
+        self._wake.set()
+
     def holding(self) -> list[Held]:
         """What this process holds now."""
         with self._lock:
             return list(self._held.values())
 
     def _run(self) -> None:
-        while not self._stop.wait(self._every):
+        while True:
+            self._wake.wait(self._every)
+            self._wake.clear()
+            if self._stopping:
+                return
             try:
                 self._beat()
             except StoreUnavailable as error:

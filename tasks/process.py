@@ -89,7 +89,7 @@ class StageProcess:
         self.app = make_app(settings, boot=boot, connections=min(16, self.slots + 2), process=self.name)
         self.publisher = Publisher(self.app)
         client = script_client(settings, process=self.name)
-        self.store = JobStore(client, settings)
+        self.store = JobStore(client, settings, publish=self.publisher.publish_all)
         self.backends = BackendRegistry(client, settings)
         self.nodes = NodeRegistry(client, settings)
         # The heartbeat does not queue for a connection behind the slots.
@@ -117,6 +117,7 @@ class StageProcess:
             blocking_client(settings, process=self.name),
             {
                 keys("cancel"): self.beat.cancel,
+                keys("revoked"): lambda _: self.beat.now(),
                 keys("policy"): self.gate.heard,
                 keys("backends"): self._backend_changed,
             },

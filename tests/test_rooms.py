@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 the cancel signal's protocol. What starts and joins things (`node`, `testing`, `bench`, `cli`) may import all."""
 
 ONLY_MODELS = {"llm", "agents", "handlers", "client", "scheduling"}
-MODELS = ("prorl_celery.jobs.models", "prorl_celery.jobs.turns")
+MODELS = ("prorl_celery.jobs.models", "prorl_celery.jobs.batch_models", "prorl_celery.jobs.turns")
 
 
 def imports_of(path: Path) -> set[str]:

@@ -25,6 +25,13 @@ MAX_FIELD_ERRORS = 100
 """Most `errors` one document names: a list of 1,000 bad jobs must not answer with megabytes."""
 
 
+BATCH_SLUGS: dict[type[errors.BatchError], str] = {
+    errors.BatchConflict: "batch-conflict",
+    errors.BatchEnded: "batch-ended",
+    errors.BatchNotLeft: "batch-not-left",
+}
+
+
 class FieldError(BaseModel):
     """One bad field: its dotted path in the body (or the parameter's name) and what is wrong with it."""
 
@@ -130,6 +137,10 @@ def problem_of(error: errors.ProrlError) -> Problem | None:
             return Problem(429, "store-full", str(error), retry_after=5)
         case errors.QueueFull():
             return Problem(429, "queue-full", str(error), retry_after=5)
+        case errors.BatchNotFound():
+            return Problem(404, "batch-not-found", str(error), extra={"batch_id": error.batch_id})
+        case errors.BatchError():
+            return Problem(409, BATCH_SLUGS[type(error)], str(error), extra={"batch_id": error.batch_id})
         case errors.TooLarge():
             return Problem(413, "too-large", str(error), extra=extra)
         case errors.StoreUnavailable():

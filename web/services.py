@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -11,6 +12,7 @@ from prorl_celery.handlers.registry import HandlerRegistry
 from prorl_celery.jobs.messages import Message
 from prorl_celery.jobs.store import JobStore
 from prorl_celery.scheduling.backends import BackendRegistry
+from prorl_celery.scheduling.batches import BatchRegistry
 from prorl_celery.scheduling.nodes import NodeRegistry
 from prorl_celery.scheduling.policy import PolicyRegistry
 from prorl_celery.settings import Settings
@@ -24,7 +26,7 @@ EXTENSION = "prorl"
 class Publishing(Protocol):
     """Takes messages for the stages. Raises `StoreUnavailable` when the broker does not take one."""
 
-    def publish_all(self, messages: list[Message]) -> None:
+    def publish_all(self, messages: Sequence[Message]) -> None:
         """Publish them in order."""
         ...
 
@@ -41,6 +43,7 @@ class Services:
     heeding: Heeding
     handlers: HandlerRegistry
     publisher: Publishing
+    batches: BatchRegistry
     waiters: Waiters
     following: Following
 

@@ -44,6 +44,13 @@ GOALS: dict[str, tuple[str, float]] = {
     "late_joiner_share": ("<=", 2),
     "turn_cost_ratio_200_to_10": ("<=", 1.5),
     "commands_per_acquire": ("<=", 1),
+    "ratio_to_oracle": ("<=", 1.6),
+    "speedup_over_rounds": (">=", 5),
+    "ten_step_time_over_first_server": ("<=", 0.7),
+    "waste_over_first_server": ("<=", 0.5),
+    "script_commands_per_job_100": ("<=", 30),
+    "script_commands_per_job_10000": ("<=", 30),
+    "longest_script_ms_512": ("<", 5),
 }
 """What the figures are to reach, on two cores."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from prorl_celery.bench import crowd, noops, overlap, toy
+from prorl_celery.bench.dapo.run import dapo
 from prorl_celery.bench.report import Report
 from prorl_celery.bench.service import bench_service
 from prorl_celery.bench.sizes import Sizes
@@ -22,7 +23,7 @@ def pipeline(sizes: Sizes) -> Report:
     return report
 
 
-BENCHES: dict[str, Callable[[Sizes], Report]] = {"pipeline": pipeline, "tools": tools, "tokens": tokens}
+BENCHES: dict[str, Callable[[Sizes], Report]] = {"pipeline": pipeline, "tools": tools, "tokens": tokens, "dapo": dapo}
 
 
 def run(name: str, sizes: Sizes) -> Report:

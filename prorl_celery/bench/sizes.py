@@ -53,6 +53,10 @@ class Sizes:
     """Of each kind, one after another."""
     calls_at_once: int = 2000
 
+    dapo_seeds: int = 30
+    dapo_ten_step_seeds: int = 30
+    dapo_prompts: tuple[int, ...] = (100, 10_000)
+
 
 FULL = Sizes()
 QUICK = Sizes(
@@ -80,5 +84,7 @@ QUICK = Sizes(
     acquires=4000,
     calls=100,
     calls_at_once=400,
+    dapo_seeds=5,
+    dapo_ten_step_seeds=2,
 )
 """For a look: rough figures within two minutes."""

@@ -34,6 +34,7 @@ COMMANDS = {
     "events": ("prorl_celery.cli.jobs:events", "Tell what happens to a job."),
     "cancel": ("prorl_celery.cli.jobs:cancel", "Cancel jobs."),
     "retry": ("prorl_celery.cli.jobs:retry", "Give failed jobs a new life."),
+    "batch": ("prorl_celery.cli.batch:batch", "List and watch batches of prompts."),
     "nodes": ("prorl_celery.cli.nodes:nodes", "List the nodes; drain one."),
     "backends": ("prorl_celery.cli.backends:backends", "List, add and remove inference backends."),
     "policy": ("prorl_celery.cli.policy:policy", "Pause model calls for new weights, and resume."),

@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar, overload
 from urllib.parse import quote
 
 from pydantic import BaseModel, RootModel, ValidationError
 
+from prorl_celery.client.batches import Batches
 from prorl_celery.client.events import JobEvent, follow
 from prorl_celery.client.transport import Reply, Transport
 from prorl_celery.errors import ApiError
+from prorl_celery.jobs.batch_models import BatchRequest, GroupView
 from prorl_celery.jobs.models import TERMINAL, JobRequest, JobStatus, Result
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -66,6 +68,8 @@ class Client:
 
     def __init__(self, url: str, token: str | None = None, *, patience: float = 60.0) -> None:
         self._http = Transport(url, token, patience)
+        self.batches = Batches(self._http)
+        """Batches, call by call."""
 
     def __enter__(self) -> Client:
         return self
@@ -176,6 +180,16 @@ class Client:
         calls. It goes on over lost connections. Raises TimeoutError after `timeout` seconds.
         """
         return follow(self._http, _path(job_id) + "/events", after=after, timeout=timeout)
+
+    def batch(
+        self, request: BatchRequest | Mapping[str, Any], prompts: Iterable[Mapping[str, Any]] | None = None
+    ) -> Iterator[GroupView]:
+        """Make a batch and give its groups as they complete, exactly `target_groups` of them where the prompts do.
+
+        `prompts` (each `{"prompt_id", "instance"}`) are drawn when the service asks for more. When the loop is left
+        before its end, the rest is cancelled.
+        """
+        return self.batches.run(request, prompts)
 
     def backends(self) -> list[dict[str, Any]]:
         """All inference backends."""

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import builtins
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import redis
 
 from prorl_celery.errors import JobNotFound
 from prorl_celery.jobs.claims import Page
+from prorl_celery.jobs.messages import Message
 from prorl_celery.jobs.models import STAGES, TERMINAL, JobStatus, State
 from prorl_celery.jobs.record import decode, status_of
+from prorl_celery.jobs.replies import publisher_of
 from prorl_celery.settings import Settings
 from prorl_celery.store.clients import blocking_client, reaching_redis
 from prorl_celery.store.keys import Keys
@@ -30,13 +32,22 @@ LEVELS = (0, 3, 6, 9)
 class JobReader:
     """Reads statuses. Given a client for scripts and the settings."""
 
-    def __init__(self, client: redis.Redis, settings: Settings, *, blocking: redis.Redis | None = None) -> None:
-        """`blocking` serves `wait_results`; by default a client of the same url."""
+    def __init__(
+        self,
+        client: redis.Redis,
+        settings: Settings,
+        *,
+        blocking: redis.Redis | None = None,
+        publish: Callable[[Sequence[Message]], None] | None = None,
+    ) -> None:
+        """`blocking` serves `wait_results`; by default a client of the same url. `publish` takes the messages of jobs
+        that a batch starts when one of its jobs ends; without it the sweep finds them.
+        """
         self.keys = Keys(settings.key_prefix)
         # Any: the client's types do not say that all of ours give bytes.
         self._client: Any = client
         self._settings = settings
-        self._run = Scripts(client, settings).run
+        self._run = Scripts(client, settings, born=publisher_of(publish)).run
         self._room = Room(client)
         self._blocking: Any = blocking or blocking_client(settings)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from prorl_celery.errors import FenceLost
@@ -18,6 +19,13 @@ def message_of(parts: Any) -> Message:
     """The message that a script's reply describes."""
     stage, queue, job_id, fence, priority = parts
     return Message(stage.decode(), queue.decode(), job_id.decode(), fence, priority)
+
+
+def publisher_of(publish: Callable[[Sequence[Message]], None] | None) -> Callable[[list[Any]], None] | None:
+    """`Scripts`' way to tell of jobs that a script has made, as messages."""
+    if publish is None:
+        return None
+    return lambda replies: publish([message_of(parts) for parts in replies])
 
 
 def fenced(claim: Claim, step: str) -> FenceLost:

@@ -26,6 +26,9 @@ from prorl_celery.jobs.upkeep import Upkeep
 from prorl_celery.store.blobs import pack_json, seal, unpack_json, unseal
 from prorl_celery.store.clients import reaching_redis
 
+SEED_STEP = 1_000_003
+"""Between the seeds of a batch's samples of one prompt, whose requests are the same."""
+
 FREE_RESTARTS = 3
 """How often in all a job may lose what its rollout began, and find no way back to it, before that is charged."""
 
@@ -86,13 +89,13 @@ class JobStore(Upkeep):
         reply = self._run("claim", job_id, message_stage, fence, op, node, process)
         if reply is None:
             return None
-        claimed, attempt, losses, queue, sandboxes, batch, group, spec, init, rollout, going_on, spent = reply
+        claimed, attempt, losses, queue, sandboxes, batch, group, spec, init, rollout, going_on, spent, sample = reply
         return Claim(
             job_id=job_id,
             fence=claimed,
             stage=message_stage,
             attempt=attempt,
-            request=JobRequest.model_validate_json(unseal(spec)),
+            request=_request(unseal(spec), job_id, sample),
             init=unpack_json(init) if init else None,
             rollout=unpack_json(rollout) if rollout else None,
             queue=queue.decode(),
@@ -260,6 +263,18 @@ class JobStore(Upkeep):
         if reply == b"not_failed":
             raise NotFailed(f"{job_id} has not failed", job_id=job_id)
         return message_of(reply)
+
+
+def _request(spec: bytes, job_id: str, sample: bytes | None) -> JobRequest:
+    """A claim's request. That of a batch's sample is its prompt's, under its own id; where a seed is given it has its
+    own.
+    """
+    if sample is None:
+        return JobRequest.model_validate_json(spec)
+    body = {**json.loads(spec), "job_id": job_id}
+    if (seed := body["sampling_params"].get("seed")) is not None:
+        body["sampling_params"]["seed"] = (seed + int(sample) * SEED_STEP) % 2**63
+    return JobRequest.model_validate(body)
 
 
 def request_body(job: JobRequest) -> bytes:

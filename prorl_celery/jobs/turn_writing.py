@@ -22,7 +22,18 @@ class TurnWriter(HistoryReader):
         """
         blob = pack_turn(turn, limit_bytes=self._limit, job_id=claim.job_id)
         calls = "" if turn.closed else "1"
-        word = self._run("append_turn", claim.job_id, claim.fence, turn.index, blob, self._limit, calls)
+        oldest = min((version for version in turn.versions if version >= 0), default="")
+        word = self._run(
+            "append_turn",
+            claim.job_id,
+            claim.fence,
+            turn.index,
+            blob,
+            self._limit,
+            calls,
+            len(turn.sampled_ids),
+            oldest,
+        )
         self._appended(word, claim, f"turn {turn.index}", len(blob))
 
     def append_observation(self, claim: Claim, seen: Observation) -> None:

@@ -9,6 +9,7 @@ each duty's failure is logged and the duty comes round again.
     janitor     5 s, on cancel   every node        ends sandboxes that no live job of this node names
     sweep       PRORL_SWEEP      the leader        lapsed leases, lost messages, dead nodes' queues, expiry
     recount     30 s             the leader        the backends' sets of live jobs
+    batches     PRORL_SWEEP      the leader        revoked jobs, batches that nobody feeds
     probe       1 s              the leader        health of the inference backends; on a thread of its own
     leftovers   10 s             every node        removes what dead keepers left on this machine; on another
 
@@ -29,6 +30,7 @@ from dataclasses import dataclass, field
 
 from prorl_celery.app import Publisher, make_app
 from prorl_celery.errors import ProrlError, SandboxError
+from prorl_celery.jobs.replies import publisher_of
 from prorl_celery.jobs.store import JobStore
 from prorl_celery.node.deaths import Deaths, machine
 from prorl_celery.node.janitor.counter import LeakCounter
@@ -40,6 +42,7 @@ from prorl_celery.node.requests import NO_SUPERVISOR, SupervisorLine
 from prorl_celery.node.wakeups import Wakeups
 from prorl_celery.sandbox.client import KeeperClient
 from prorl_celery.scheduling.backends import BackendRegistry
+from prorl_celery.scheduling.batches import BatchRegistry
 from prorl_celery.scheduling.nodes import NODE_TTL_SECONDS, NodeRegistry
 from prorl_celery.settings import Settings
 from prorl_celery.store.clients import blocking_client, script_client
@@ -74,9 +77,10 @@ class Upkeep:
         self._id = f"{settings.node}.{boot}.{secrets.token_hex(4)}"
         self._started_at = time.time()
         client = script_client(settings, process="upkeep")
-        self._store = JobStore(client, settings)
-        self._nodes = NodeRegistry(client, settings)
         self._publisher = Publisher(make_app(settings, boot=boot, connections=2, process="upkeep"))
+        self._store = JobStore(client, settings, publish=self._publisher.publish_all)
+        self._batches = BatchRegistry(client, settings, publisher_of(self._publisher.publish_all))
+        self._nodes = NodeRegistry(client, settings)
         self._keeper = KeeperClient(settings)
         self._keeper_watch = KeeperWatch(settings.silence_seconds)
         self._janitor = Janitor(self._store, self._keeper, settings)
@@ -96,6 +100,7 @@ class Upkeep:
             Duty(now, "sweep", settings.sweep_seconds, self.sweep),
             Duty(now, "janitor", JANITOR_SECONDS, self._janitor.sweep),
             Duty(now, "recount", RECOUNT_SECONDS, self.recount),
+            Duty(now, "batches", settings.sweep_seconds, self.tend_batches),
         ]
         heapq.heapify(self._duties)
 
@@ -201,6 +206,11 @@ class Upkeep:
         """See that the backends' counts are those of live jobs, if this node leads."""
         if self._leads and (struck := self._backends.recount()):
             log.warning("%d jobs were still counted at backends that they had left", struck)
+
+    def tend_batches(self) -> None:
+        """End what batches have no more use for, and batches that nobody feeds, if this node leads."""
+        if self._leads and (ended := self._batches.tend()):
+            log.info("%d jobs of batches were revoked", ended)
 
     def stop(self, *, leaves: bool) -> None:
         """End `run` soon; callable from a signal handler. `leaves`: the node is at its end, and says so; else another

@@ -43,12 +43,29 @@ one Redis, which the broker asks for anyway (no Redis Cluster). Times are intege
     policy:processes        hash     process that makes model calls -> when its word lapses, and what it told (JSON);
                                      expires
     policy:op:<id>          string   the reply to an operation on the policy; expires
+    dapo:<batch>            hash     a batch's record and counters, see `lua/groups.lua`; expires after its end
+    dapo_prompts:<batch>    hash     prompt_id -> number of the prompt in the batch, and fingerprint of its instance
+    dapo_names:<batch>      hash     number -> prompt_id
+    dapo_specs:<batch>      hash     number -> the request that all samples of the prompt have in common (blob)
+    dapo_waiting:<batch>    zset     numbers of prompts that were not started; score: the order in which they are
+    dapo_open:<batch>       set      groups in flight, "<batch>:<number>"; adopted ones are named by the other batch
+    dapo_won:<batch>        list     groups that count, in order of completion
+    group:<number>:<batch>  hash     a group's record: owner (batch), state, what its samples came to, job:<sample>
+    members:<number>:<batch> set     its jobs that have not ended
+    revoked                 zset     jobs that their batch has no more use for; score: since when
+    batches                 zset     known batches; score: when they were made
+    batches_live            zset     of those, the ones that are being filled
+    batches_left            zset     of those, the ones that keep something for another; score: until when
+    uniform:<memory>        zset     prompt_ids whose groups were uniform lately; score: how often, as a logarithm that
+                                     does not change while the weight decays; expires
+    uniform_clock:<memory>  string   how many batches used that memory; expires
     leader                  string   the process that sweeps; expires
     swept                   string   when leases were last looked at
 
 Channels: `done` (a job's id when it ends), `cancel` (a job's id), `event:<id>` (an entry of `events:<id>`), `backends`
 (a model when a backend of it becomes usable, a url when that backend was changed, went down or was removed),
-`policy` (its epoch when it has changed), `policy:told` (when a process has told something new).
+`policy` (its epoch when it has changed), `policy:told` (when a process has told something new), `revoked` (jobs were
+revoked), `batch_news` (a batch's id and what became of it or of one of its groups).
 """
 
 from __future__ import annotations
@@ -99,6 +116,9 @@ RECORD = {
     "reward": "reward, `resolved`: 1 or 0; absent for null",
     "error": "error object, JSON",
     "batch": "batch_id, `group`: group_id, `tags`: JSON, `iid`: instance_id; absent where not given",
+    "prompt": "number of its prompt in the batch, `sample`: of its sample, `redraw`: how often that was drawn before",
+    "parked": "1 while it waits for another batch to adopt it: no message of it is on its way",
+    "sampled": "tokens that were sampled in the turn log, `oldest`: the oldest policy version among them",
 }
 
 FORMS = tuple(
@@ -111,7 +131,10 @@ FORMS = tuple(
         r"(on|heap|joining|assigned|processes|lost):.+",
         r"policy:(epoch|pauses|processes|op:[0-9a-f]+)",
         r"leases|cancels|stalled|queues|passed|seq|expiry|dead|counts|results|results:trimmed|backends|nodes|nodes:seen",
-        r"draining|leader|swept",
+        r"draining|leader|swept|revoked|batches|batches_live|batches_left",
+        r"dapo(_prompts|_names|_specs|_waiting|_open|_won)?:[A-Za-z0-9._:-]+",
+        r"(group|members):[0-9]+:[A-Za-z0-9._:-]+",
+        r"uniform(_clock)?:.+",
     )
 )
 

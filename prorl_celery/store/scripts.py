@@ -8,6 +8,8 @@ the same arguments: the client's retries are safe.
 from __future__ import annotations
 
 import hashlib
+import logging
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,21 +17,33 @@ from typing import Any
 import redis
 from redis.exceptions import NoScriptError
 
+from prorl_celery.errors import StoreUnavailable
 from prorl_celery.settings import Settings
 from prorl_celery.store.clients import reaching_redis
 
 FOLDER = Path(__file__).parent / "lua"
 
-LIBRARY = ("lib", "life")
+LIBRARY = ("lib", "groups", "life")
 """What is put in front of every script; `checking.lua` comes behind it for those that check (`check_*`)."""
 
-NEW_WORK = ("create", "retry")
+NEW_WORK = ("create", "retry", "batch_create", "batch_add")
 """Scripts that a Redis which is full refuses; `settling.lua` stands in front of all others, which it lets through."""
 
 RESULTS_KEPT = 1_000_000
 """Most entries of the results stream; older ones are cut."""
 
+OPENING = "local function script()\n"
+CLOSING = """
+end
+local reply = script()
+if #born == 0 then return reply end
+return {'born', reply or false, born}
+"""
+"""What stands around a script: jobs that it has made (`born`, see `groups.lua`) are told behind its reply."""
+
 Argument = str | int | float | bytes
+
+log = logging.getLogger(__name__)
 
 
 class Scripts:
@@ -39,8 +53,12 @@ class Scripts:
     and id lifetimes in milliseconds, entries kept in the results stream), then its own.
     """
 
-    def __init__(self, client: redis.Redis, settings: Settings) -> None:
+    def __init__(
+        self, client: redis.Redis, settings: Settings, born: Callable[[list[Any]], None] | None = None
+    ) -> None:
+        """`born` is given the messages of jobs that a script has made; without it, the sweep is."""
         self._client: Any = client
+        self._born = born
         self._head: tuple[Argument, ...] = (
             1,
             settings.key_prefix,
@@ -55,9 +73,21 @@ class Scripts:
         sha, text = _script(name)
         with reaching_redis():
             try:
-                return self._client.execute_command("EVALSHA", sha, *self._head, *arguments)
+                reply = self._client.execute_command("EVALSHA", sha, *self._head, *arguments)
             except NoScriptError:
-                return self._client.execute_command("EVAL", text, *self._head, *arguments)
+                reply = self._client.execute_command("EVAL", text, *self._head, *arguments)
+        if isinstance(reply, list) and len(reply) == 3 and reply[0] == b"born":
+            self._tell(reply[2])
+            reply = reply[1]
+        return reply
+
+    def _tell(self, messages: list[Any]) -> None:
+        if self._born is None:
+            return
+        try:
+            self._born(messages)
+        except StoreUnavailable as error:
+            log.warning("%d jobs of a batch are published later: %s", len(messages), error)
 
 
 @cache
@@ -68,5 +98,6 @@ def _script(name: str) -> tuple[str, str]:
         parts.append("settling")
     if name.startswith("check_"):
         parts.append("checking")
-    text = "".join((FOLDER / f"{part}.lua").read_text() for part in (*parts, name))
+    library = "".join((FOLDER / f"{part}.lua").read_text() for part in parts)
+    text = library + OPENING + (FOLDER / f"{name}.lua").read_text() + CLOSING
     return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), text

@@ -8,18 +8,21 @@ import pytest
 import redis
 from redis_fixtures import claim, request, snapshot, submit, to_eval, to_rollout
 
+from prorl_celery.jobs.batch_models import BatchRequest, MorePrompts
 from prorl_celery.jobs.messages import Message
 from prorl_celery.jobs.models import JobError
 from prorl_celery.jobs.store import JobStore
 from prorl_celery.jobs.turns import Observation, Turn
 from prorl_celery.scheduling.backends import Backend, BackendRegistry
+from prorl_celery.scheduling.batches import BatchRegistry
 from prorl_celery.scheduling.nodes import NodeRegistry
 from prorl_celery.scheduling.policy import PolicyRegistry, Told
 from prorl_celery.settings import Settings
 from prorl_celery.store import scripts
 from prorl_celery.store.scripts import FOLDER, LIBRARY
 
-OWN_REPLY = {"sweep_leases", "sweep_queues", "purge", "backend_remove", "backend_recount", "policy_look"}
+OWN_REPLY = {"sweep_leases", "sweep_queues", "purge", "backend_remove", "backend_recount", "policy_look", "batch_add"}
+OWN_REPLY |= {"batch_withdraw", "batch_cancel", "batch_tend"}
 """Scripts whose second reply says that nothing was left to do, or that less time is left."""
 
 RENEWS = {
@@ -178,7 +181,28 @@ def test_every_script_may_run_twice(twice: Twice, either_client: redis.Redis) ->
         backends.remove(backend.url, "now")
     nodes.remove("n1", "b1")
     store.create([request("many1"), request("many2")], batch_id="b", group_id="g")
+    batches_twice(BatchRegistry(twice, settings), store)  # type: ignore[arg-type]
     assert twice.seen == NAMES
+
+
+def batches_twice(batches: BatchRegistry, store: JobStore) -> None:
+    """One that is fed, comes to its target and is adopted, by one that is cancelled."""
+    asked = {"target_groups": 1, "samples_per_group": 2, "more_prompts": True, "on_target": "carry_over"}
+    assert batches.create(BatchRequest.model_validate({"batch_id": "d1", **asked, "prompts": batch_prompts(0, 2)}))
+    assert batches.add("d1", MorePrompts.model_validate({"prompts": batch_prompts(2, 1)})) == 1
+    assert batches.withdraw("d1", "p2")
+    for job_id, reward in (("d1:0:0", 0.0), ("d1:0:1", 1.0)):
+        held = claim(store, Message("init", "init", job_id, 0, 5), op="abc" + job_id)
+        store.finish(held, state="completed", finish_reason="stop", reward=reward, worked_s=1)
+    assert batches.status("d1").state == "complete"
+    assert batches.create(BatchRequest.model_validate({"batch_id": "d2", **asked, "adopt": "d1"}))
+    assert batches.status("d2").groups.carried == 1
+    assert batches.cancel("d2")
+    assert batches.tend() == 4
+
+
+def batch_prompts(first: int, count: int) -> list[dict[str, Any]]:
+    return [{"prompt_id": f"p{n}", "instance": {"data_source": "noop"}} for n in range(first, first + count)]
 
 
 def test_a_commit_whose_reply_came_late_is_the_same_message_even_when_the_next_stage_runs(store: JobStore) -> None:

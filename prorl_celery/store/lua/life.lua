@@ -119,12 +119,19 @@ local function conclude(job, step, state, reason, more, dead)
   call('PEXPIRE', job.key, ID_TTL)
   if job.batch then call('PEXPIRE', key('batch', job.batch), ID_TTL) end
   call('PUBLISH', key('done'), job.id)
+  if job.batch then settle(job, state) end
 end
 
 -- End a job as cancelled.
 local function conclude_cancelled(job, step)
   conclude(job, step, 'cancelled', 'cancelled',
     {'error', error_json('cancelled', job.stage, 'the job was cancelled', false)})
+end
+
+-- End a job that its batch does not want any more.
+local function conclude_revoked(job, step)
+  conclude(job, step, 'cancelled', 'cancelled',
+    {'error', error_json('cancelled', job.stage, 'its batch has no more use for the job', false)})
 end
 
 -- Queue an eval anew: where the sandboxes are that it needs, over from init when they are gone, anywhere when it needs

@@ -11,6 +11,8 @@ if not job then return call('EXISTS', key('job', arg(1))) == 1 and 'gone' or 'un
 local function message() return {job.stage, job.queue, job.id, job.fence, tonumber(job.prio)} end
 if job.last == 'retry:' .. arg(2) then return message() end
 if job.state ~= 'failed' and job.state ~= 'timed_out' then return 'not_failed' end
+-- A batch has counted it, and draws its samples anew itself.
+if call('HEXISTS', job.key, 'prompt') == 1 then return 'not_failed' end
 local data, events = key('data', job.id), key('events', job.id)
 if call('HEXISTS', data, 'spec') == 0 then return 'gone' end
 call('HINCRBY', job.key, 'retries', 1)

@@ -1,0 +1,161 @@
+"""Batches over HTTP: asked for, fed, watched, taken, cancelled; jobs are run by the test, as workers do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+from web_helpers import Recorder
+
+from prorl_celery.jobs.store import JobStore
+
+
+def prompts(count: int, first: int = 0) -> list[dict[str, Any]]:
+    return [
+        {"prompt_id": f"p{n}", "instance": {"data_source": "echo", "text": str(n)}} for n in range(first, first + count)
+    ]
+
+
+def a_batch(batch_id: str = "b", **more: Any) -> dict[str, Any]:
+    return {"batch_id": batch_id, "target_groups": 2, "samples_per_group": 2, "prompts": prompts(4)} | more
+
+
+class Workers:
+    """Takes the messages that were published, and ends each job with the reward that is asked for."""
+
+    def __init__(self, store: JobStore, publisher: Recorder) -> None:
+        self._store = store
+        self._publisher = publisher
+        self._taken = 0
+
+    def run(self, **rewards: list[float | None]) -> list[str]:
+        """Work off all messages there are. `p0=[0, 1]`: the rewards of its samples; None: the job fails for good."""
+        done = []
+        while self._taken < len(self._publisher.messages):
+            message = self._publisher.messages[self._taken]
+            self._taken += 1
+            claim = self._store.claim(
+                "init", message.job_id, message.fence, node="n", process="p", op=f"abc{self._taken}"
+            )
+            if claim is None:
+                continue
+            name = f"p{claim.request.instance.data()['text']}"
+            reward = rewards.get(name, [0.0] * 99)[int(message.job_id.split(":")[2])]
+            state = "failed" if reward is None else "completed"
+            self._store.finish(claim, state=state, finish_reason="stop", reward=reward, worked_s=2.0)
+            done.append(message.job_id)
+        return done
+
+
+@pytest.fixture
+def workers(make: Any, settings: Any, store: JobStore, publisher: Recorder) -> Workers:
+    own = JobStore(store._client, settings, publish=publisher.publish_all)
+    return Workers(own, publisher)
+
+
+def test_a_batch_gives_exactly_its_target_of_groups_that_differ(api: FlaskClient, workers: Workers) -> None:
+    made = api.post("/v1/batches", json=a_batch())
+    assert made.status_code == 201, made.get_json()
+    assert made.get_json()["groups"]["inflight"] == 4
+    workers.run(p0=[0, 0], p1=[0, 1], p2=[1, 1], p3=[1, 0])
+    page = api.get("/v1/batches/b/groups").get_json()
+    assert [group["prompt_id"] for group in page["groups"]] == ["p1", "p3"]
+    assert [[r["reward"] for r in group["results"]] for group in page["groups"]] == [[0.0, 1.0], [1.0, 0.0]]
+    assert page["state"] == "complete"
+    assert api.get(f"/v1/batches/b/groups?after={page['next']}").get_json()["done"]
+    counts = api.get("/v1/batches/b").get_json()
+    assert (counts["groups"]["uniform_0"], counts["groups"]["uniform_1"]) == (1, 1)
+    assert counts["waste"]["uniform"]["seconds"] == 8.0
+
+
+def test_what_the_prompts_cannot_give_is_exhausted_with_what_there_is(api: FlaskClient, workers: Workers) -> None:
+    api.post("/v1/batches", json=a_batch())
+    workers.run(p1=[0, 1])
+    status = api.get("/v1/batches/b?wait=5").get_json()
+    assert (status["state"], status["groups"]["informative"]) == ("exhausted", 1)
+
+
+def test_a_batch_asks_for_prompts_and_takes_them(api: FlaskClient, workers: Workers) -> None:
+    api.post("/v1/batches", json=a_batch(more_prompts=True))
+    workers.run()
+    assert api.get("/v1/batches/b?wait=5").get_json()["state"] == "waiting_for_prompts"
+    added = api.post("/v1/batches/b/prompts", json={"prompts": prompts(2, 4), "more_prompts": False})
+    assert (added.status_code, added.get_json()["added"]) == (200, 2)
+    again = api.post("/v1/batches/b/prompts", json={"prompts": prompts(2, 4), "more_prompts": False})
+    assert (again.status_code, again.get_json()["added"]) == (200, 0)
+    workers.run(p4=[0, 1], p5=[1, 0])
+    assert api.get("/v1/batches/b").get_json()["state"] == "complete"
+    late = api.post("/v1/batches/b/prompts", json={"prompts": prompts(1, 9)})
+    assert (late.status_code, late.get_json()["type"]) == (409, "urn:prorl:problem:batch-ended")
+
+
+def test_at_the_target_what_waits_never_starts(api: FlaskClient, workers: Workers, publisher: Recorder) -> None:
+    api.post("/v1/batches", json=a_batch(target_groups=1, prompts=prompts(3)))
+    ran = workers.run(p0=[0, 1], p1=[0, 1])
+    assert ran == ["b:0:0", "b:0:1"]
+    assert api.get("/v1/jobs/b:1:0").get_json()["state"] == "cancelled"
+    assert api.get("/v1/batches/b").get_json()["groups"]["revoked"] == 2
+    assert len(publisher.messages) == 6
+
+
+def test_a_failed_sample_is_drawn_anew_twice_and_is_never_a_zero(api: FlaskClient, workers: Workers) -> None:
+    api.post("/v1/batches", json=a_batch(target_groups=1, prompts=prompts(1), min_samples=1))
+    ran = workers.run(p0=[None, 1.0])
+    assert ran == ["b:0:0", "b:0:1", "b:0:0:r1", "b:0:0:r2"]
+    status = api.get("/v1/batches/b").get_json()
+    # One sample is scored, the other failed: they do not differ, as they would if a failure were a zero.
+    assert (status["state"], status["groups"]["uninformative"], status["jobs"]["redrawn"]) == ("exhausted", 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"samples_per_group": 1}, ""),
+        ({"target_groups": 0}, "target_groups"),
+        ({"prompts": [*prompts(1), *prompts(1)]}, "prompts"),
+        ({"prompts": [{"prompt_id": "x", "instance": {"data_source": "nobody"}}]}, "prompts.0.instance.data_source"),
+        ({"informative": {"min_spread": -1}}, "informative.min_spread"),
+        ({"defaults": {"agent": {"tools": ["axe"]}}}, "defaults.agent.tools"),
+        ({"unknown": 1}, "unknown"),
+    ],
+)
+def test_bad_input_is_named(api: FlaskClient, change: dict[str, Any], field: str) -> None:
+    refused = api.post("/v1/batches", json=a_batch(**change))
+    assert refused.status_code == 422, refused.get_json()
+    assert field in [error["field"] for error in refused.get_json()["errors"]]
+    assert api.get("/v1/batches/b").status_code == 404
+
+
+def test_two_bodies_of_one_id_conflict_and_the_same_is_the_same(api: FlaskClient) -> None:
+    assert api.post("/v1/batches", json=a_batch()).status_code == 201
+    assert api.post("/v1/batches", json=a_batch()).status_code == 200
+    refused = api.post("/v1/batches", json=a_batch(target_groups=1))
+    assert (refused.status_code, refused.get_json()["batch_id"]) == (409, "b")
+    other = {"prompt_id": "p0", "instance": {"data_source": "echo", "text": "another"}}
+    assert api.post("/v1/batches/b/prompts", json={"prompts": [other]}).status_code == 409
+
+
+def test_the_next_batch_adopts_finished_samples(api: FlaskClient, workers: Workers) -> None:
+    api.post("/v1/batches", json=a_batch(target_groups=1, prompts=prompts(2), on_target="carry_over"))
+    # The first group is complete when the second has one sample.
+    first = api.get("/v1/batches/b").get_json()
+    assert first["groups"]["inflight"] == 2
+    workers.run(p0=[0, 1], p1=[0, 1])
+    assert api.get("/v1/batches/b").get_json()["groups"]["inflight"] == 1
+    adopted = api.post("/v1/batches", json=a_batch("c", target_groups=1, prompts=[], adopt="b"))
+    assert (adopted.status_code, adopted.get_json()["groups"]["carried"]) == (201, 1)
+    workers.run(p1=[0, 1])
+    page = api.get("/v1/batches/c/groups").get_json()
+    assert [(group["batch_id"], group["prompt_id"]) for group in page["groups"]] == [("b", "p1")]
+    assert api.post("/v1/batches", json=a_batch("d", adopt="b")).status_code == 409
+
+
+def test_a_cancel_ends_all_of_it(api: FlaskClient, workers: Workers) -> None:
+    api.post("/v1/batches", json=a_batch())
+    assert api.delete("/v1/batches/b").status_code == 202
+    assert workers.run() == []
+    status = api.get("/v1/batches/b").get_json()
+    assert (status["state"], status["jobs"]["live"], status["groups"]["revoked"]) == ("cancelled", 0, 4)
+    assert api.delete("/v1/batches/b").status_code == 200
+    assert api.delete("/v1/batches/none").status_code == 404
