@@ -52,9 +52,9 @@ def test_a_turn_that_was_in_the_log_and_is_sampled_again_is_redone(tmp_path: Pat
         ("soak-22", 0, 4.0, "stop"),
     )
     hits = [hit("soak-1", at=3.0, turns=1), hit("soak-2", at=3.0, turns=2)]
-    assert turns_redone(journals, hits, []) == (1, 0)
-    assert turns_redone(journals, hits, [3.5]) == (0, 1), "its sandbox went with the keeper"
-    assert turns_redone(journals, hits, [4.5]) == (1, 0), "that was later"
+    assert turns_redone(journals, hits, []) == (["soak-2"], 0)
+    assert turns_redone(journals, hits, [3.5]) == ([], 1), "its sandbox went with the keeper"
+    assert turns_redone(journals, hits, [4.5]) == (["soak-2"], 0), "that was later"
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ class Run:
         account.figures |= {
             "executions": claims,
             "executions_wasted": wasted,
-            "turns_redone": redone,
+            "turns_redone": len(redone),
             "turns_redone_without_keeper": with_keeper,
             "jobs_hit": len(hits),
             "never_recovered": len(hits) - len(seconds),
@@ -158,8 +158,12 @@ class Run:
         }
         slow = sorted((hit for hit in hits if hit.seconds is not None), key=lambda hit: -(hit.seconds or 0.0))[:5]
         for hit in slow:
-            events = ", ".join(f"{event.at[14:23]} {event.what}" for event in self._store.events(hit.job_id))
-            account.notes.append(f"slow: {hit.job_id}, hit by the death of {hit.victim}: {hit.seconds:.1f} s: {events}")
+            told = f"slow: {hit.job_id}, hit by the death of {hit.victim}: {hit.seconds:.1f} s: "
+            account.notes.append(told + self._history(hit.job_id))
+        account.notes += [f"redone: {job_id}: {self._history(job_id)}" for job_id in sorted(set(redone))[:10]]
+
+    def _history(self, job_id: str) -> str:
+        return ", ".join(f"{event.at[14:23]} {event.what}" for event in self._store.events(job_id))
 
     def _count_what_is_left(self, account: Account) -> None:
         keeper, keys = self._service.keeper, Keys(self._settings.key_prefix)

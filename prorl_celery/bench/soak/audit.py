@@ -20,9 +20,11 @@ FINISHED = ("stop", "length")
 PURGE_S = 60.0
 
 
-def turns_redone(journals: Iterable[Path], hits: Sequence[Hit], keeper_losses: Sequence[float]) -> tuple[int, int]:
-    """Calls that sampled a turn to its end although it was in the log when the job's worker was killed: those while the
-    keeper lived, and those whose sandbox it had taken along.
+def turns_redone(
+    journals: Iterable[Path], hits: Sequence[Hit], keeper_losses: Sequence[float]
+) -> tuple[list[str], int]:
+    """Calls that sampled a turn to its end although it was in the log when the job's worker was killed: the jobs of
+    those while the keeper lived, one for each call, and how many there were whose sandbox it had taken along.
     """
     calls: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for journal in journals:
@@ -38,7 +40,7 @@ def turns_redone(journals: Iterable[Path], hits: Sequence[Hit], keeper_losses: S
             if turn < hit.turns and started > hit.at:
                 lost = any(hit.at <= loss < started for loss in keeper_losses) or hit.victim == "keeper"
                 (excused if lost else redone).add((hit.job_id, turn, started))
-    return len(redone - excused), len(excused)
+    return sorted(job_id for job_id, _, _ in redone - excused), len(excused)
 
 
 def executions_wasted(store: JobStore, ids: Iterable[str]) -> tuple[int, int]:
