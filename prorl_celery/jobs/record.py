@@ -30,7 +30,7 @@ def status_of(job_id: str, record: Record, now_ms: int | None = None) -> JobStat
     return JobStatus.model_construct(
         job_id=job_id,
         state=record["state"],
-        stage=record.get("stage"),
+        stage=record["stage"] if record.get("stage") in STAGES else None,
         attempt=int(record["attempt"]),
         node=record.get("node"),
         backend=record.get("backend") if ended or record.get("held") == "1" else None,
