@@ -13,7 +13,7 @@ from redis_fixtures import claim, complete, submit
 from prorl_celery.bench.soak.account import MUST_BE_ZERO, Account
 from prorl_celery.bench.soak.audit import executions_wasted, turns_redone
 from prorl_celery.bench.soak.jobs import soak_jobs
-from prorl_celery.bench.soak.recovery import Hit, at_work
+from prorl_celery.bench.soak.recovery import FIELDS, Hit, at_work, hit_of
 from prorl_celery.jobs.models import JobList, JobRequest
 from prorl_celery.jobs.store import JobStore
 
@@ -70,6 +70,12 @@ def test_a_turn_that_was_in_the_log_and_is_sampled_again_is_redone(tmp_path: Pat
 def test_a_job_is_at_work_again_with_its_next_claim_turn_or_end(change: dict[str, str], is_at_work: bool) -> None:
     record = {"state": "running", "fence": "2", "active": "1000"}
     assert at_work(record | change, hit("soak-1", at=0.0, turns=0)) == is_at_work
+
+
+def test_a_job_that_starts_over_has_no_turns_to_lose() -> None:
+    record = dict.fromkeys(FIELDS, "") | {"fence": "7", "nturns": "3", "log": "5", "rf": "5"}
+    assert hit_of("soak-1", record, "rollout", 1.0).turns == 3
+    assert hit_of("soak-1", record | {"rf": "0"}, "init", 1.0).turns == 0
 
 
 def test_claims_beyond_the_first_of_each_stage_are_wasted(redis_store: JobStore) -> None:

@@ -10,6 +10,7 @@ from fault_jobs import hurt_job, wait_job
 from fault_service import WITHIN_S, FaultService, stopped
 
 from prorl_celery.app import EXCHANGE, Publisher, make_app, queue_named
+from prorl_celery.checking import check, repair
 from prorl_celery.jobs.messages import Message
 from prorl_celery.jobs.models import STAGES
 
@@ -115,6 +116,9 @@ def test_f13_a_job_in_a_stage_that_no_worker_knows_fails_with_a_typed_error(serv
     status = service.client.wait(job_id, timeout=WITHIN_S)
     assert (status.state, status.error and status.error.kind) == ("failed", "internal"), service.told([job_id])
     assert "review" in str(status.error)
+    findings = check(service.redis, service.settings)
+    assert [(finding.kind, finding.subject) for finding in findings] == [("broken-record", job_id)]
+    assert repair(findings, service.redis, service.settings) == []
 
 
 def test_a_queue_that_was_lost_with_its_messages_is_filled_again(service: FaultService) -> None:

@@ -19,8 +19,10 @@ class Outcome:
     busy: list[tuple[float, int]] = field(default_factory=list)
     """When how many slots were in use, at each change."""
     won: list[int] = field(default_factory=list)
-    """The prompts of the groups that counted, where it is told."""
+    """The prompts of the groups that counted."""
     uniform: int = 0
-    """Groups that were filtered, where it is told."""
+    """Groups that were filtered."""
     last_waste_s: float = 0.0
     """Of the last step's own."""
+    worked_s: float = 0.0
+    """All seconds that slots were in use: of groups that counted, of uniform ones, and wasted."""

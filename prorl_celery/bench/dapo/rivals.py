@@ -1,13 +1,14 @@
 """Other ways to fill a batch, each as simple as it is: rounds, the first server's refill, greedy refill, and an oracle.
 
-All of them are plain Python over one event queue; none of our scripts has a part in them.
+All of them are plain Python over one event queue; none of our scripts has a part in them. Every way's seconds of work
+are of three kinds: of groups that counted, of uniform groups that were complete, and waste, which is all else.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from prorl_celery.bench.dapo.outcome import Outcome
 from prorl_celery.bench.dapo.workload import Prompts
@@ -22,14 +23,19 @@ ROUND_GROUPS = 2
 class Slots:
     """Slots on a virtual clock: jobs in the order in which they came, each for as long as its sample takes."""
 
-    def __init__(self, prompts: Prompts, outcome: Outcome, slots: int) -> None:
+    def __init__(self, prompts: Prompts, outcome: Outcome) -> None:
         self.now = outcome.seconds
+        self.queue: deque[tuple[Group, int]] = deque()
+        self.spent: dict[Group, float] = {}
+        """Seconds that were worked on each group, of samples that have ended."""
         self._prompts = prompts
         self._outcome = outcome
-        self._slots = slots
         self._ends: list[tuple[float, Group, int]] = []
         self._began: dict[tuple[Group, int], float] = {}
-        self.queue: deque[tuple[Group, int]] = deque()
+
+    @property
+    def free(self) -> int:
+        return self._prompts.workload.slots - len(self._began)
 
     def put(self, group: Group) -> None:
         """Queue all samples of a group."""
@@ -37,30 +43,29 @@ class Slots:
 
     def fill(self) -> None:
         """Give free slots to what waits."""
-        while self.queue and len(self._began) < self._slots:
+        while self.queue and self.free:
             group, sample = self.queue.popleft()
             self._began[(group, sample)] = self.now
             heapq.heappush(self._ends, (self.now + self._prompts.group(*group)[sample].seconds, group, sample))
         self._outcome.busy.append((self.now, len(self._began)))
-
-    @property
-    def free(self) -> int:
-        return self._slots - len(self._began)
 
     def next_end(self) -> Group | None:
         """Go on to the end of a sample; its group. None when nothing runs."""
         if not self._ends:
             return None
         self.now, group, sample = heapq.heappop(self._ends)
-        del self._began[(group, sample)]
+        self._note(group, self._began.pop((group, sample)))
         return group
 
-    def runs(self, group: Group, sample: int) -> bool:
-        return (group, sample) in self._began
+    def stop(self) -> None:
+        """End all that runs."""
+        for (group, _), began in self._began.items():
+            self._note(group, began)
+        self._outcome.busy.append((self.now, 0))
 
-    def stop(self) -> float:
-        """End all that runs; the seconds that were worked on it."""
-        return sum(self.now - began for began in self._began.values())
+    def _note(self, group: Group, began: float) -> None:
+        self.spent[group] = self.spent.get(group, 0.0) + self.now - began
+        self._outcome.worked_s += self.now - began
 
 
 def rounds(prompts: Prompts, steps: int) -> Outcome:
@@ -69,22 +74,18 @@ def rounds(prompts: Prompts, steps: int) -> Outcome:
     for _ in range(steps):
         won = 0
         while won < load.target:
-            slots, left = Slots(prompts, outcome, load.slots), {}
-            for _ in range(ROUND_GROUPS * load.target):
-                group = (next(source), 0)
-                left[group] = load.samples
+            slots = Slots(prompts, outcome)
+            groups = [(next(source), 0) for _ in range(ROUND_GROUPS * load.target)]
+            for group in groups:
                 slots.put(group)
             slots.fill()
-            while (group_ended := slots.next_end()) is not None:
-                left[group_ended] -= 1
+            while slots.next_end() is not None:
                 slots.fill()
             outcome.seconds = slots.now
-            good = [group for group in left if prompts.informative(*group)]
-            surplus = good[load.target - won :]
-            won = min(load.target, won + len(good))
-            outcome.uniform_s += sum(_work(prompts, g) for g in left if not prompts.informative(*g))
-            outcome.last_waste_s = sum(_work(prompts, group) for group in surplus)
-            outcome.wasted_s += outcome.last_waste_s
+            good = [group for group in groups if prompts.informative(*group)]
+            kept, surplus = good[: load.target - won], good[load.target - won :]
+            won += len(kept)
+            _sum_up(outcome, slots, kept, [group for group in groups if group not in good], surplus)
         outcome.groups.append(won)
     return outcome
 
@@ -97,7 +98,7 @@ def first_server(prompts: Prompts, steps: int) -> Outcome:
 
 
 def greedy(prompts: Prompts, steps: int) -> Outcome:
-    """A prompt whenever there is room for one; what is unfinished at the target is thrown away."""
+    """A prompt whenever a slot is free and nothing waits; what is unfinished at the target is thrown away."""
     return _refilled(prompts, steps, at_once=1, source=iter(range(1 << 30)), begins_anew=False)
 
 
@@ -108,57 +109,42 @@ def oracle(prompts: Prompts, steps: int) -> Outcome:
 
 
 def _refilled(prompts: Prompts, steps: int, *, at_once: int, source: Iterator[int], begins_anew: bool) -> Outcome:
-    load, outcome = prompts.workload, Outcome()
-    again: deque[Group] = deque()
+    load, outcome, again = prompts.workload, Outcome(), deque[Group]()
     for _ in range(steps):
-        slots, left, won = Slots(prompts, outcome, load.slots), dict[Group, int](), 0
-        order: list[Group] = []
-
-        def refill(slots: Slots = slots, left: dict[Group, int] = left, order: list[Group] = order) -> None:
-            while len(slots.queue) < slots.free and (begins_anew or slots.free - len(slots.queue) >= load.samples):
+        slots, left = Slots(prompts, outcome), dict[Group, int]()
+        kept: list[Group] = []
+        uniform: list[Group] = []
+        while len(kept) < load.target:
+            while not slots.queue and slots.free:
                 for _ in range(at_once):
                     group = again.popleft() if again else (next(source), 0)
                     left[group] = load.samples
-                    order.append(group)
                     slots.put(group)
+                slots.fill()
+            ended = slots.next_end()
+            assert ended is not None
             slots.fill()
-
-        refill()
-        while won < load.target:
-            group_ended = slots.next_end()
-            assert group_ended is not None
-            left[group_ended] -= 1
-            if left[group_ended] == 0:
-                del left[group_ended]
-                if prompts.informative(*group_ended):
-                    won += 1
-                else:
-                    outcome.uniform_s += _work(prompts, group_ended)
-            if won < load.target:
-                refill()
-        finished = sum(_finished(prompts, group, slots) for group in left)
-        outcome.last_waste_s = finished + slots.stop()
-        outcome.wasted_s += outcome.last_waste_s
+            left[ended] -= 1
+            if left[ended] == 0:
+                del left[ended]
+                (kept if prompts.informative(*ended) else uniform).append(ended)
+        slots.stop()
         outcome.seconds = slots.now
-        outcome.busy.append((slots.now, 0))
-        outcome.groups.append(won)
+        outcome.groups.append(len(kept))
+        _sum_up(outcome, slots, kept, uniform, list(left))
         if begins_anew:
-            again.extend((prompt, times + 1) for prompt, times in order if (prompt, times) in left)
+            again.extend((prompt, times + 1) for prompt, times in left)
     return outcome
 
 
-def _finished(prompts: Prompts, group: Group, slots: Slots) -> float:
-    """Seconds of the group's samples that have ended."""
-    waits = {sample for queued, sample in slots.queue if queued == group}
-    return sum(
-        sample.seconds
-        for number, sample in enumerate(prompts.group(*group))
-        if number not in waits and not slots.runs(group, number)
-    )
-
-
-def _work(prompts: Prompts, group: Group) -> float:
-    return sum(sample.seconds for sample in prompts.group(*group))
+def _sum_up(
+    outcome: Outcome, slots: Slots, kept: Sequence[Group], uniform: Sequence[Group], lost: Sequence[Group]
+) -> None:
+    outcome.won += [prompt for prompt, _ in kept]
+    outcome.uniform += len(uniform)
+    outcome.uniform_s += sum(slots.spent[group] for group in uniform)
+    outcome.last_waste_s = sum(slots.spent.get(group, 0.0) for group in lost)
+    outcome.wasted_s += outcome.last_waste_s
 
 
 WAYS: dict[str, Callable[[Prompts, int], Outcome]] = {

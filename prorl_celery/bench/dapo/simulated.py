@@ -28,7 +28,7 @@ from prorl_celery.settings import Settings
 PAGE = 100
 """Prompts that the trainer sends at a time, when the batch asks for more."""
 NOTICE_SECONDS = 1.0
-"""From a revocation to the slot's next job."""
+"""From a revocation until its job has stopped."""
 
 
 class Fleet:
@@ -36,6 +36,8 @@ class Fleet:
 
     def __init__(self, client: redis.Redis, settings: Settings, prompts: Prompts) -> None:
         self.now = 0.0
+        self.worked_s = 0.0
+        """Seconds that slots were in use, of jobs that have ended."""
         self._queue: deque[Message] = deque()
         self.store = JobStore(client, settings, publish=self._queue.extend)
         self.batches = BatchRegistry(client, settings, publisher_of(self._queue.extend))
@@ -43,11 +45,17 @@ class Fleet:
         self._prompts = prompts
         self._ends: list[tuple[float, str]] = []
         self._running: dict[str, tuple[Claim, float]] = {}
+        self._stops: dict[str, float] = {}
         self._names: dict[tuple[str, int], tuple[int, int]] = {}
 
     @property
     def busy(self) -> int:
         return len(self._running)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether something that is revoked still runs."""
+        return bool(self._stops)
 
     def name(self, batch_id: str, numbers: Sequence[int], first: int, again: int = 0) -> None:
         """Say which prompts a batch's prompts are, and how often they were rolled out before."""
@@ -72,34 +80,29 @@ class Fleet:
                 heapq.heappush(self._ends, (self.now + self._sample(claim.job_id).seconds, claim.job_id))
 
     def step(self) -> None:
-        """Go on to the end of the next sample. Raises IndexError when nothing runs."""
+        """Go on to the end of the next job. Raises IndexError when nothing runs."""
         while True:
             when, job_id = heapq.heappop(self._ends)
             if job_id in self._running:
                 break
         self.now = when
         claim, began = self._running.pop(job_id)
-        self.store.finish(
-            claim,
-            state="completed",
-            finish_reason="stop",
-            reward=self._sample(job_id).reward,
-            worked_s=self.now - began,
-        )
+        worked = when - began
+        self.worked_s += worked
+        if self._stops.pop(job_id, None) == when:
+            self.store.finish(claim, state="cancelled", finish_reason="cancelled", worked_s=worked)
+        else:
+            reward = self._sample(job_id).reward
+            self.store.finish(claim, state="completed", finish_reason="stop", reward=reward, worked_s=worked)
         self.fill()
 
-    def stop_revoked(self) -> float:
-        """What is revoked stops; the seconds that were worked on it."""
-        told = self.store.heartbeat([(claim.job_id, claim.fence) for claim, _ in self._running.values()])
-        lost = 0.0
-        for job_id in told.cancelled:
-            claim, began = self._running.pop(job_id)
-            lost += self.now - began
-            self.store.finish(claim, state="cancelled", finish_reason="cancelled", worked_s=self.now - began)
-        if told.cancelled:
-            self.now += NOTICE_SECONDS
-        self.fill()
-        return lost
+    def hear_revoked(self) -> None:
+        """What is revoked and runs stops within `NOTICE_SECONDS`, as workers do that are told by their heartbeat."""
+        for member in self._client.zrange(self.store.keys("revoked"), 0, -1):
+            job_id = member.decode()
+            if job_id in self._running and job_id not in self._stops:
+                self._stops[job_id] = self.now + NOTICE_SECONDS
+                heapq.heappush(self._ends, (self._stops[job_id], job_id))
 
     def number(self, group_id: str) -> int:
         """Which prompt a group is of."""
@@ -114,7 +117,7 @@ class Fleet:
 def ours(
     client: redis.Redis, settings: Settings, prompts: Prompts, steps: int, *, dataset: int | None = None, **more: Any
 ) -> Outcome:
-    """Fill `steps` batches in a row. With more than one, each adopts what the one before has left.
+    """Fill `steps` batches in a row, on a Redis that is empty. Each adopts what the one before has left.
 
     With `dataset` the trainer has so many prompts, and sends all of them to each batch, beginning where the last one
     came to; `more` are further fields of the batches.
@@ -122,7 +125,7 @@ def ours(
     load, outcome, fleet = prompts.workload, Outcome(), Fleet(client, settings, prompts)
     drawn, before = 0, None
     for number in range(steps):
-        batch_id, carries = f"s{secrets.token_hex(4)}", number < steps - 1
+        batch_id, carries = f"s{number}", number < steps - 1
         request = {
             "batch_id": batch_id,
             "target_groups": load.target,
@@ -141,11 +144,13 @@ def ours(
                 fleet.batches.add(batch_id, MorePrompts.model_validate({"prompts": [_prompt(n) for n in page]}))
                 drawn, sent = drawn + len(page), sent + len(page)
                 fleet.fill()
-                continue
-            fleet.step()
+            else:
+                fleet.step()
+                fleet.hear_revoked()
             outcome.busy.append((fleet.now, fleet.busy))
         outcome.seconds = fleet.now
-        fleet.stop_revoked()
+        while not carries and fleet.stopping:
+            fleet.step()
         fleet.batches.tend()
         status = fleet.batches.status(batch_id)
         won = fleet.batches.groups(batch_id, 0, load.target + 1)
@@ -158,6 +163,7 @@ def ours(
         # Prompts that were sent and never begun are the trainer's again.
         drawn -= status.groups.pending
         before = batch_id if carries else None
+    outcome.worked_s = fleet.worked_s
     return outcome
 
 

@@ -13,7 +13,7 @@ from prorl_celery.jobs.models import TERMINAL
 from prorl_celery.store.clients import reaching_redis
 from prorl_celery.store.keys import Keys
 
-FIELDS = ("state", "stage", "fence", "active", "process", "backend", "nturns", "sandboxes", "attempt")
+FIELDS = ("state", "stage", "fence", "active", "process", "backend", "nturns", "sandboxes", "attempt", "log", "rf")
 EVERY_S = 0.05
 
 
@@ -102,7 +102,9 @@ class Watcher:
 
 def hit_of(job_id: str, record: dict[str, str], victim: str, at: float) -> Hit:
     """A job as it was when its victim was killed."""
-    turns, attempt = int(record["nturns"] or 0), int(record["attempt"] or 1)
+    attempt = int(record["attempt"] or 1)
+    # Of a job that starts over the record still counts the turns of the log that its next rollout replaces.
+    turns = int(record["nturns"] or 0) if record["log"] == record["rf"] else 0
     return Hit(job_id, victim, at, int(record["fence"]), record["active"], turns, attempt)
 
 
