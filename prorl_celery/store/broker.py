@@ -97,13 +97,24 @@ class SentinelChannel(Channel, kombus.SentinelChannel):
         return MasterPool(sentinel, self.master_name, **options)
 
 
-class Transport(kombus.Transport):
+class _Registered:
+    """Put before a transport: Celery drops a connection that it could not register with its loop, still open."""
+
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        try:
+            super().register_with_event_loop(connection, loop)  # type: ignore[misc]
+        except Exception:
+            connection.close_connection(connection)
+            raise
+
+
+class Transport(_Registered, kombus.Transport):
     """For redis://, rediss:// and redis+socket:// urls."""
 
     Channel = Channel
 
 
-class SentinelTransport(kombus.SentinelTransport):
+class SentinelTransport(_Registered, kombus.SentinelTransport):
     """For sentinel:// urls; transport options: `sentinels`, `master_name`, `sentinel_kwargs`."""
 
     Channel = SentinelChannel
