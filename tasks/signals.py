@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 from prorl_celery.errors import StageError, Stopping, StoreError
 
@@ -24,6 +25,7 @@ class JobSignal:
         self._lock = threading.Lock()
         self._reason: StageError | StoreError | None = None
         self._since: float | None = None
+        self._raised: StageError | StoreError | None = None
         self._closed = False
         self._stopping = threading.Event()
         self._told = told
@@ -41,6 +43,11 @@ class JobSignal:
         return self._reason
 
     @property
+    def raised(self) -> StageError | StoreError | None:
+        """What the stage was stopped with amid its work, or None: whatever its code made of that, it is not done."""
+        return self._raised
+
+    @property
     def since(self) -> float | None:
         """When it was set, by the monotonic clock, or None."""
         return self._since
@@ -56,7 +63,7 @@ class JobSignal:
 
     def raise_if_set(self) -> None:
         if self._reason is not None:
-            raise self._reason
+            self._raise(self._reason)
 
     def wait(self, seconds: float) -> None:
         """Let seconds pass. Raises the reason as soon as there is one."""
@@ -72,7 +79,11 @@ class JobSignal:
     def raise_if_stopping_within(self, seconds: float, kind: type[Stopping] = Stopping) -> None:
         """Raise `Stopping`, of this kind, if the process is told to stop by then."""
         if self._stopping.wait(seconds):
-            raise kind("the worker was told to stop")
+            self._raise(kind("the worker was told to stop"))
+
+    def _raise(self, reason: StageError | StoreError) -> NoReturn:
+        self._raised = self._raised or reason
+        raise reason
 
     def close(self) -> None:
         """Close the descriptor; a later `set` is harmless."""

@@ -205,6 +205,8 @@ def call_handler(work: Work, method: Callable[[C], Any], ctx: C, stage: Stage) -
             return method(ctx)
 
     value = asking_handler(ask, stage)
+    if work.signal.raised is not None:
+        raise work.signal.raised  # the handler did not let it through: what it made of that is no score
     reason = work.signal.reason
     if reason is not None and not isinstance(reason, Stopping):
         raise reason  # done too late; before the process ends is not too late
