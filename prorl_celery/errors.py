@@ -96,7 +96,7 @@ class NotFinished(StoreError):
 
 
 class NotFailed(StoreError):
-    """The job is live, or ended otherwise than by a failure or a time-out: there is nothing to retry."""
+    """The job is live, or ended otherwise than by a failure or a time-out, or is a batch's: there is nothing to retry."""
 
 
 class ResultExpired(StoreError):

@@ -153,7 +153,8 @@ def withdraw(batch_id: str) -> Response:
 def status(batch_id: str) -> Response:
     wait = read_query(WaitQuery).seconds
     registry = services().batches
-    _, busy = _await(lambda: registry.state(_known(batch_id)), lambda state: state != "filling", wait)
+    _known(batch_id)
+    _, busy = _await(batch_id, lambda: registry.state(batch_id), lambda state: state != "filling", wait)
     return answer(registry.status(batch_id), headers=BUSY if busy else None)
 
 
@@ -179,7 +180,7 @@ def groups(batch_id: str) -> Response:
         state, found = seen
         return bool(found) or state not in LIVE or (query.feed and state == "waiting_for_prompts")
 
-    (state, found), busy = _await(look, done_waiting, query.seconds)
+    (state, found), busy = _await(batch_id, look, done_waiting, query.seconds)
     for group in found:
         group.results = _results(registry.jobs_of(group), tokens=query.tokens)
     done = state not in LIVE and len(found) < query.limit
@@ -236,19 +237,24 @@ def _results(job_ids: Sequence[str], *, tokens: bool) -> list[dict[str, object]]
     return found
 
 
-def _await(look: Callable[[], Seen], done: Callable[[Seen], bool], wait: float) -> tuple[Seen, bool]:
-    """Look until it is done or the wait is over. Gives what was seen, and whether there was no room to wait."""
+def _await(batch_id: str, look: Callable[[], Seen], done: Callable[[Seen], bool], wait: float) -> tuple[Seen, bool]:
+    """Look until it is done or the wait is over, again at each news of the batch. Gives what was seen, and whether it
+    was not waited for want of room.
+    """
     seen = look()
     if wait <= 0 or done(seen):
         return seen, False
     deadline = time.monotonic() + wait
-    waiters = services().waiters
-    # Whatever becomes of a batch, it is a job's end that does it.
-    watch = waiters.watch(None, within=wait)
+    waiters, following = services().waiters, services().following
+    watch = waiters.watch(f"batch {batch_id}", within=wait)
     if watch is None:
         return seen, True
     with watch:
-        while True:
-            seen = look()
-            if done(seen) or waiters.closed or not watch.wait(deadline - time.monotonic()):
-                return seen, False
+        try:
+            following.follow(watch, deadline - time.monotonic())
+            while True:
+                seen = look()
+                if done(seen) or waiters.closed or not watch.wait(deadline - time.monotonic()):
+                    return seen, False
+        finally:
+            following.leave(watch)

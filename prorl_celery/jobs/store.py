@@ -262,6 +262,9 @@ class JobStore(Upkeep):
             raise ResultExpired(f"what {job_id} was is no longer kept", job_id=job_id)
         if reply == b"not_failed":
             raise NotFailed(f"{job_id} has not failed", job_id=job_id)
+        if reply == b"of_batch":
+            why = "a sample of a batch, which has counted its end and draws failed samples anew by itself"
+            raise NotFailed(f"{job_id} cannot be retried: it is {why}", job_id=job_id)
         return message_of(reply)
 
 

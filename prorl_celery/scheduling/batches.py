@@ -1,9 +1,9 @@
-"""Batches of prompts, filled on the server: `store/lua/groups.lua` decides, this asks and reads.
+"""Batches of prompts, filled on the server: `store/lua/carrying.lua` decides, this asks and reads.
 
     create -> add prompts, page by page -> ... jobs end, groups close, more prompts start ... -> complete
 
 Every operation may be repeated as it is. Messages of jobs that an operation starts are published by whoever runs its
-script (`Scripts.started`); those that nobody published are found by the sweep, as with any job.
+script (`born` of `store.scripts.Scripts`); those that nobody published are found by the sweep, as with any job.
 """
 
 from __future__ import annotations
@@ -121,7 +121,9 @@ class BatchRegistry(BatchReader):
                     batch_id=batch_id,
                     prompt_id=prompt.prompt_id,
                 )
-        added, last = 0, "1" if more else "0"
+        added = 0
+        # A batch is made with more to come; to ask for the same one again does not take back that these were the last.
+        last = "0" if not more else "" if ended_is_fine else "1"
         pages = list(_pages(prompts, request, self._settings))
         for number, page in enumerate(pages or [[]]):
             ends = number >= len(pages) - 1

@@ -65,7 +65,7 @@ one Redis, which the broker asks for anyway (no Redis Cluster). Times are intege
 Channels: `done` (a job's id when it ends), `cancel` (a job's id), `event:<id>` (an entry of `events:<id>`), `backends`
 (a model when a backend of it becomes usable, a url when that backend was changed, went down or was removed),
 `policy` (its epoch when it has changed), `policy:told` (when a process has told something new), `revoked` (jobs were
-revoked), `batch_news` (a batch's id and what became of it or of one of its groups).
+revoked), `event:batch <batch>` (what became of the batch or of one of its groups).
 """
 
 from __future__ import annotations
@@ -108,6 +108,7 @@ RECORD = {
     "lost_total": "all times its process was lost",
     "going_on": "1 while its rollout is one that an earlier claim of this attempt began; else absent",
     "spent": "milliseconds of work in those earlier claims",
+    "waited": "milliseconds of this claim that were nobody's work, as its last heartbeat told",
     "restarts": "times that a rollout could not be taken over and started over instead",
     "retries": "lives that it was given after it had failed",
     "stall": "what it does when it does not move (JSON: `act`, `thread`, `since`); else absent",

@@ -23,7 +23,7 @@ from prorl_celery.store.clients import reaching_redis
 
 FOLDER = Path(__file__).parent / "lua"
 
-LIBRARY = ("lib", "groups", "life")
+LIBRARY = ("lib", "groups", "filling", "carrying", "life")
 """What is put in front of every script; `checking.lua` comes behind it for those that check (`check_*`)."""
 
 NEW_WORK = ("create", "retry", "batch_create", "batch_add")
@@ -39,7 +39,7 @@ local reply = script()
 if #born == 0 then return reply end
 return {'born', reply or false, born}
 """
-"""What stands around a script: jobs that it has made (`born`, see `groups.lua`) are told behind its reply."""
+"""What stands around a script: jobs that it has made (`born`, see `filling.lua`) are told behind its reply."""
 
 Argument = str | int | float | bytes
 

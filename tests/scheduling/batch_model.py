@@ -1,4 +1,4 @@
-"""What a batch should do, in plain Python: the rules of `store/lua/groups.lua` said a second time.
+"""What a batch should do, in plain Python: the rules of `groups.lua`, `filling.lua`, `carrying.lua` said a second time.
 
 Nothing is counted ahead here: every number is worked out afresh from the groups and jobs, whenever it is asked for.
 """

@@ -174,11 +174,9 @@ class BatchLife(RuleBasedStateMachine):
     @rule()
     def ask_again(self) -> None:
         """The trainer did not hear the answer, and asks for the same batch."""
-        more_was = self.model.more
         assert not self.batches.create(self.request)
         if self.model.live:
-            self.model.add(0, more=self.request.more_prompts)
-        assert isinstance(more_was, bool)
+            self.model.add(0, more=self.model.more and self.request.more_prompts)
 
     @rule()
     def tend(self) -> None:

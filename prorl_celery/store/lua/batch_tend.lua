@@ -24,9 +24,14 @@ for i = 1, #page, 2 do
 end
 if skip == 0 then
   for _, id in ipairs(call('ZRANGE', key('batches_live'), 0, -1)) do
-    local told = call('HMGET', dapo(id), 'state', 'waiting_since', 'idle')
+    local told = call('HMGET', dapo(id), 'state', 'waiting_since', 'idle', 'open')
     if not told[1] then
       call('ZREM', key('batches_live'), id)
+    elseif told[1] == 'filling' and tonumber(told[4] or 0) == 0 then
+      -- Whoever made it has not come to send its prompts: it waits for them.
+      local b = load_batch(id)
+      refill(b)
+      save(b)
     elseif told[1] == 'waiting_for_prompts' and tonumber(told[2]) + tonumber(told[3]) < now then
       -- No more will come: what runs may still win, and when nothing runs the batch is exhausted.
       local b = load_batch(id)

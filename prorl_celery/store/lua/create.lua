@@ -30,13 +30,7 @@ for _, i in ipairs(fresh) do
   local id = arg(i)
   -- This write comes first: Redis, when full, refuses a script at its first write alone, and only one that can grow.
   local seq = int(call('INCR', key('seq')))
-  if call('ZREM', key('expiry'), id) == 1 then
-    call('ZREM', key('dead'), id)
-    -- A job of that id was forgotten before a purge saw it.
-    for _, state in ipairs({'completed', 'failed', 'cancelled', 'timed_out'}) do
-      call('ZREM', key('index', state), id)
-    end
-  end
+  forget(id)
   local job = {id = id, key = key('job', id), state = 'queued', stage = 'init', level = arg(i + 3), seq = seq}
   local record = {'hash', arg(i + 1), 'create_op', op, 'state', 'queued', 'stage', 'init', 'fence', '0', 'last', '',
     'attempt', '1', 'max', arg(i + 4), 'prio', arg(i + 2), 'level', job.level, 'seq', job.seq, 'created', NOW,

@@ -120,6 +120,15 @@ local function release_backend(job)
   end
 end
 
+-- A job of that id expired before a purge saw it: take it off the lists that it is still on.
+local function forget(id)
+  if call('ZREM', key('expiry'), id) == 0 then return end
+  call('ZREM', key('dead'), id)
+  for _, state in ipairs({'completed', 'failed', 'cancelled', 'timed_out'}) do
+    call('ZREM', key('index', state), id)
+  end
+end
+
 -- Note that a message for the job is about to be published to this queue.
 local function enqueue(job, queue)
   local seq = call('INCR', key('seq'))

@@ -3,7 +3,8 @@
 arg 1  job id
 arg 2  id of this operation: a replay answers as the first run did
 
-Returns {stage, queue, id, fence, priority} for the message, 'unknown', 'gone' (its result has expired) or 'not_failed'.
+Returns {stage, queue, id, fence, priority} for the message, 'unknown', 'gone' (its result has expired), 'not_failed'
+        or 'of_batch' (it is a sample of a batch's group).
 Writes  job:<id>, data:<id>, turns:<id>, events:<id>, batch:<batch>, index:*, dead, expiry, results, queued:*, queues, seq
 ]]
 local job = load(arg(1))
@@ -12,7 +13,7 @@ local function message() return {job.stage, job.queue, job.id, job.fence, tonumb
 if job.last == 'retry:' .. arg(2) then return message() end
 if job.state ~= 'failed' and job.state ~= 'timed_out' then return 'not_failed' end
 -- A batch has counted it, and draws its samples anew itself.
-if call('HEXISTS', job.key, 'prompt') == 1 then return 'not_failed' end
+if call('HEXISTS', job.key, 'prompt') == 1 then return 'of_batch' end
 local data, events = key('data', job.id), key('events', job.id)
 if call('HEXISTS', data, 'spec') == 0 then return 'gone' end
 call('HINCRBY', job.key, 'retries', 1)
