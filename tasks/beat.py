@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypedDict
@@ -21,6 +22,10 @@ from tasks.clock import StageClock
 from tasks.signals import JobSignal
 
 log = logging.getLogger(__name__)
+
+
+WAIT_SECONDS = 0.1
+"""The store is told of a wait when it has grown by so much."""
 
 
 class Times(TypedDict):
@@ -43,6 +48,8 @@ class Held:
     """Whether the stage is out of the handler's code and of its waits: what is left to do ends by itself."""
     stalled: bool = False
     """Whether its record says that it does not move."""
+    waited_s: float = 0.0
+    """What it had waited when the store was last told."""
     wedged: bool = False
     """Whether the stage did not stop when it was told to: its slot is given up, and it has nothing more to say."""
 
@@ -81,6 +88,8 @@ class Beat:
         self._held: dict[str, Held] = {}
         self._stopping = False
         self._wake = threading.Event()
+        self._missed_at = 0.0
+        """When something was told last that may have been for a claim that was not held yet."""
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def start(self) -> None:
@@ -92,13 +101,18 @@ class Beat:
         if self._thread.ident is not None:
             self._thread.join(5.0)
 
-    def hold(self, held: Held) -> None:
-        """Keep the claim's lease. An earlier claim of the job that is still at work here has been fenced out."""
+    def hold(self, held: Held, asked_at: float | None = None) -> None:
+        """Keep the claim's lease. An earlier claim of the job that is still at work here has been fenced out.
+
+        `asked_at`: when the claim was asked for, by the monotonic clock. What was told since then may be for it.
+        """
         with self._lock:
             earlier = self._held.get(held.claim.job_id)
             self._held[held.claim.job_id] = held
         if earlier is not None:
             earlier.signal.set(FenceLost("another claim owns the job now", job_id=held.claim.job_id))
+        if asked_at is not None and self._missed_at >= asked_at:
+            self._wake.set()
 
     def release(self, held: Held) -> None:
         with self._lock:
@@ -109,11 +123,14 @@ class Beat:
         """Called by the listener when somebody cancels a job, ours or not."""
         with self._lock:
             held = self._held.get(job_id)
-        if held is not None:
+        if held is None:
+            self._missed_at = time.monotonic()
+        else:
             held.signal.set(Cancelled("the job was cancelled", job_id=job_id))
 
     def now(self) -> None:
         """Beat at once: jobs were revoked, ours perhaps among them."""
+        self._missed_at = time.monotonic()
         self._wake.set()
 
     def holding(self) -> list[Held]:
@@ -141,7 +158,11 @@ class Beat:
         self._first()
         held = {h.claim.job_id: h for h in self.holding()}
         if held:
-            beat = self._store.heartbeat([(h.claim.job_id, h.claim.fence) for h in held.values()])
+            waited_s = {job_id: h.clock.waited_seconds for job_id, h in held.items()}
+            news = {job_id: s for job_id, s in waited_s.items() if s >= held[job_id].waited_s + WAIT_SECONDS}
+            beat = self._store.heartbeat([(h.claim.job_id, h.claim.fence) for h in held.values()], news)
+            for job_id, seconds in news.items():
+                held[job_id].waited_s = seconds
             for job_id in beat.lost:
                 held[job_id].signal.set(FenceLost("another claim owns the job now", job_id=job_id))
             for job_id in beat.cancelled:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from prorl_celery.errors import JobConflict, JobNotFound, NotFailed, QueueFull, ResultExpired, StoreFull
@@ -109,11 +109,17 @@ class JobStore(Upkeep):
             group_id=group.decode() if group else None,
         )
 
-    def heartbeat(self, claims: Sequence[tuple[str, int]]) -> Beat:
-        """Renew the leases of these (job_id, fence), all in one command. A lease that is gone stays gone."""
+    def heartbeat(self, claims: Sequence[tuple[str, int]], waited_s: Mapping[str, float] | None = None) -> Beat:
+        """Renew the leases of these (job_id, fence), all in one command. A lease that is gone stays gone.
+
+        `waited_s`: by job, how much of the claim's time was waiting, where that has changed. Should the process be
+        lost, it is charged to no stage.
+        """
         if not claims:
             return Beat(set(), set())
-        lost, cancelled = self._run("heartbeat", *(part for job_id, fence in claims for part in (fence, job_id)))
+        waits = {job_id: milliseconds(seconds) for job_id, seconds in (waited_s or {}).items()}
+        told = ((fence, job_id, waits.get(job_id, "")) for job_id, fence in claims)
+        lost, cancelled = self._run("heartbeat", *(part for claim in told for part in claim))
         return Beat({job.decode() for job in lost}, {job.decode() for job in cancelled})
 
     def commit(

@@ -31,7 +31,8 @@ class Upkeep(TurnWriter):
 
     def sweep(self) -> SweepOutcome:
         """Repair what dead processes left, find lost messages, purge what expired. Bounded work; call it often."""
-        lapsed, ended = self._run("sweep_leases", SWEEP_JOBS, milliseconds(CANCEL_PATIENCE_SECONDS))
+        every = milliseconds(self._settings.sweep_seconds)
+        lapsed, ended = self._run("sweep_leases", SWEEP_JOBS, milliseconds(CANCEL_PATIENCE_SECONDS), every)
         lost = self._run(
             "sweep_queues",
             SWEEP_JOBS,

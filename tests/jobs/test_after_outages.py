@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 
 import pytest
 import redis
@@ -103,3 +104,14 @@ def test_a_claim_whose_answer_was_lost_is_answered_again(redis_store: JobStore) 
     message, op = submit(redis_store), secrets.token_hex(8)
     assert claim(redis_store, message, op=op).fence == claim(redis_store, message, op=op).fence
     assert redis_store.claim("init", "a", message.fence, node="n", process="p", op=secrets.token_hex(8)) is None
+
+
+def test_leases_lapse_however_rarely_it_is_swept(redis_client: redis.Redis, redis_settings: Settings) -> None:
+    store = JobStore(redis_client, redis_settings.with_(lease_seconds=0.5, sweep_seconds=0.4))
+    claim(store, submit(store))
+    for _ in range(6):
+        time.sleep(0.4)
+        messages = store.sweep().messages
+        if messages:
+            break
+    assert [message.job_id for message in messages] == ["a"]

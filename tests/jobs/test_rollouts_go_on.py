@@ -230,3 +230,27 @@ def test_a_backend_that_drains_is_not_given_to_a_rollout_that_comes_back(
     got = backends.acquire("a", claim(store, message).fence, model="m", mode=None)
     assert got is not None
     assert got.url == "http://b"
+
+
+@pytest.mark.parametrize("known_dead", [True, False])
+def test_what_a_lost_claim_waited_is_charged_to_no_stage(
+    store: JobStore, either_client: redis.Redis, known_dead: bool
+) -> None:
+    process = "n1 b1 rollout-0 0123abcd"
+    held = claim(store, queued(store), process=process)
+    either_client.hset("prorl:job:a", "since", int(either_client.hget("prorl:job:a", "since") or 0) - 100_000)
+    store.heartbeat([("a", held.fence)], {"a": 70.0})
+    store.heartbeat([("a", held.fence)])
+    if known_dead:
+        store.lapse(process)
+    else:
+        either_client.zincrby("prorl:leases", -Settings().lease_seconds * 1000 - 1, f"{held.fence}|a")
+    (message,) = store.sweep().messages
+    second = claim(store, message, process=process)
+    # Of one that is only silent nobody knows how long it worked after its last word.
+    assert second.spent_s == pytest.approx(30.0 if known_dead else 30.0 - Settings().lease_seconds, abs=5.0)
+    timing = store.status("a").timing["rollout"]
+    assert (timing.running, timing.queued) == (second.spent_s, pytest.approx(70.0, abs=5.0))
+    store.lapse(process)
+    assert claim(store, store.sweep().messages[0]).spent_s == pytest.approx(second.spent_s, abs=5.0)
+    assert store.status("a").timing["rollout"].queued == pytest.approx(70.0, abs=5.0), "the next has waited for nothing"

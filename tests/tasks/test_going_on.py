@@ -284,32 +284,3 @@ def test_its_sandboxes_are_kept_for_whoever_goes_on_and_for_nobody_else(
     drive(Lasting(error), most=2)
     assert len(keeper.list()) == left
     assert {one["purpose"] for one in keeper.list()} <= {"rollout", "further"}
-
-
-@pytest.mark.parametrize("doubtful", [False, True])
-def test_a_stop_that_a_handler_makes_a_score_of_is_none(
-    drive: Drive, keeper: KeeperClient, process: StageProcess, doubtful: bool
-) -> None:
-    """A handler that takes every exception for a failed test, as many do."""
-
-    class Strict(Interrupted):
-        def sandbox_request(self, job: JobRequest) -> SandboxRequest:
-            return SandboxRequest(stages=("init", "rollout", "eval"))
-
-        def eval(self, ctx: Any) -> Any:
-            self.calls.append((ctx.attempt, True))
-            try:
-                if len(self.calls) == 2 and doubtful:
-                    ctx.cancel.process_is_stopping()
-                    ctx.sandbox.shell.run("kill -9 $BASHPID", timeout=10.0)
-                elif len(self.calls) == 2:
-                    ctx.cancel.set(Stopping("another takes over"))
-                ctx.sandbox.shell.run("true", timeout=10.0)
-            except Exception:  # noqa: BLE001 - that is what is tested
-                return {"reward": 0.0}
-            return {"reward": 1.0}
-
-    handler = Strict(nothing, nothing, times=0)
-    status = drive(handler)
-    assert (status.state, status.reward, status.attempt) == ("completed", 1.0, 1)
-    assert len(handler.calls) == 3

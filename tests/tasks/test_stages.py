@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -138,6 +139,28 @@ def test_an_older_claim_of_the_same_job_in_the_same_process_is_told_to_stop(redi
     assert new.reason is None
     old.close()
     new.close()
+
+
+def test_the_store_is_told_of_waits_with_the_heartbeat(redis_store: JobStore, redis_client: redis.Redis) -> None:
+    got = claim(redis_store, submit(redis_store))
+    told = threading.Semaphore(0)
+    beat, signal = Beat(redis_store, 60.0, 60.0, also=lambda _: told.release()), JobSignal()
+    held = held_by(got, signal)
+    beat.start()
+    try:
+        beat.hold(held)
+        held.clock.start()
+        with held.clock.paused():
+            assert not signal.is_set
+            time.sleep(0.3)  # is what is measured
+            beat.now()
+            assert told.acquire(timeout=5)
+        waited_ms = int(redis_client.hget("prorl:job:a", "waited") or 0)
+        assert 300 <= waited_ms <= held.clock.waited_seconds * 1000 + 1
+    finally:
+        beat.stop()
+        held.clock.stop()
+        signal.close()
 
 
 def test_the_heartbeat_outlives_whatever_redis_answers(redis_settings: Settings, redis_client: redis.Redis) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from prorl_celery.errors import EvalError, SandboxError
+from prorl_celery.errors import EvalError, SandboxError, Stopping
 from prorl_celery.handlers.base import Handler, SandboxRequest
 from prorl_celery.jobs.models import STAGES, JobRequest, JobStatus
 from prorl_celery.sandbox.client import KeeperClient
@@ -68,3 +68,27 @@ def test_a_sandbox_whose_start_takes_all_the_stages_time_is_a_time_out_of_the_st
     monkeypatch.setattr(keeper, "begin", start)
     status = drive(SlowStart(), timeouts={"init": 1e-6})
     assert (status.state, status.stage) == ("timed_out", "init")
+
+
+@pytest.mark.parametrize("doubtful", [False, True])
+def test_a_stop_that_a_handler_makes_a_score_of_is_none(drive: Drive, keeper: KeeperClient, doubtful: bool) -> None:
+    """By a handler that takes every exception for a failed test, as many do."""
+
+    class Strict(ScoredWhereItRan):
+        def eval(self, ctx: Any) -> Any:
+            self.scored += 1
+            try:
+                if self.scored == 1 and doubtful:
+                    ctx.cancel.process_is_stopping()
+                    ctx.sandbox.shell.run("kill -9 $BASHPID", timeout=10.0)
+                elif self.scored == 1:
+                    ctx.cancel.set(Stopping("another takes over"))
+                ctx.sandbox.shell.run("true", timeout=10.0)
+            except Exception:  # noqa: BLE001 - that is what is odd about it
+                return {"reward": 0.0}
+            return {"reward": 1.0}
+
+    handler = Strict()
+    status = drive(handler)
+    assert (status.state, status.reward, status.attempt) == ("completed", 1.0, 1)
+    assert (handler.rolled, handler.scored) == (1, 2)

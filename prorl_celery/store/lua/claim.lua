@@ -40,6 +40,7 @@ if not replay then
   job.fence = claimed
   call('HSET', job.key, 'state', 'running', 'fence', int(job.fence), 'op', op, 'node', node, 'process', process,
     'since', NOW, 'active', NOW)
+  call('HDEL', job.key, 'waited')
   if stage == 'rollout' then
     -- The log of a rollout that goes on is this claim's from now on.
     if job.going_on and job.log == job.rf then call('HSET', job.key, 'log', int(job.fence)) end

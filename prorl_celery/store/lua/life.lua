@@ -98,7 +98,7 @@ local function conclude(job, step, state, reason, more, dead)
     'entry', call('XADD', key('results'), '*', unpack(entry)), unpack(more))
   cut_results()
   call('HDEL', job.key, 'sandboxes', 'bound', 'op', 'process', 'going_on', 'spent', 'open', 'calls', 'losses', 'lost',
-    'restarts')
+    'restarts', 'waited')
   call('HDEL', key('data', job.id), 'init')
   if job.log ~= job.rf then
     call('DEL', key('turns', job.id))
@@ -128,8 +128,9 @@ local function conclude_cancelled(job, step)
     {'error', error_json('cancelled', job.stage, 'the job was cancelled', false)})
 end
 
--- End a job that its batch does not want any more.
+-- End a job that its batch does not want any more. Its node hears of it where it has sandboxes that nobody holds.
 local function conclude_revoked(job, step)
+  if job.sandboxes then call('PUBLISH', key('cancel'), job.id) end
   conclude(job, step, 'cancelled', 'cancelled',
     {'error', error_json('cancelled', job.stage, 'its batch has no more use for the job', false)})
 end

@@ -2,19 +2,21 @@
 
 arg 1  most jobs to look at
 arg 2  how long a worker has to act on a cancel, ms
+arg 3  time between sweeps, ms
 
 Returns {messages {stage, queue, id, fence, priority}, ids of jobs that ended}
 Writes  what fail.lua writes, leases, nodes:seen, swept, lost:<process>
 ]]
-local most, patience = tonumber(arg(1)), tonumber(arg(2))
+local most, patience, every = tonumber(arg(1)), tonumber(arg(2)), tonumber(arg(3))
 local messages, over = {}, {}
 
 -- While Redis was away nobody could renew anything, nor sweep: every lease, and the word of every node that had not
 -- lapsed before, gets one more term. A lease is renewed so often that it cannot lapse in a gap of less than half its time.
+-- Where sweeps are rarer than that, their own gap is no outage: no lease would ever lapse.
 -- Not the leases of processes that are known to be dead (0).
 local swept = call('GET', key('swept'))
 if not swept or now - tonumber(swept) > math.min(1000, LEASE / 8) then call('SET', key('swept'), NOW) end
-if swept and now - tonumber(swept) > LEASE / 2 then
+if swept and now - tonumber(swept) > math.max(LEASE / 2, 2 * every) then
   for _, member in ipairs(call('ZRANGEBYSCORE', key('leases'), '(0', '+inf')) do
     call('ZADD', key('leases'), int(now + LEASE), member)
   end
@@ -37,16 +39,19 @@ local function in_company(job)
   return companies[process]
 end
 
--- The work of a claim whose process is gone: until its lease was last renewed.
-local function worked(job, lapsed)
+-- What a claim had worked when its lease was last renewed, and waited, as its process told then. Of one that is known to
+-- be dead, until now.
+local function times(job, lapsed)
   local heard = lapsed > 0 and math.min(now, lapsed - LEASE) or now
-  return int(math.max(0, heard - tonumber(job.since)))
+  local waited = tonumber(call('HGET', job.key, 'waited') or 0)
+  return int(math.max(0, heard - tonumber(job.since) - waited)), int(waited)
 end
 
 local function lose(job, lapsed)
-  local time, ran = worked(job, lapsed), in_company(job)
+  local worked, waited = times(job, lapsed)
+  local ran = in_company(job)
   let_go(job)
-  add_times(job, time, 0)
+  add_times(job, worked, waited)
   tally('lost', job.stage)
   tell(job, 'lost ' .. job.stage)
   job.fence = job.fence + 1
@@ -55,13 +60,13 @@ local function lose(job, lapsed)
   job.losses, job.lost = before + 1, job.stage .. ':' .. int(logged(job))
   call('HSET', job.key, 'losses', int(job.losses), 'lost', job.lost)
   call('HINCRBY', job.key, 'lost_total', 1)
-  if job.stage == 'rollout' then call('HINCRBY', job.key, 'spent', time) end
+  if job.stage == 'rollout' then call('HINCRBY', job.key, 'spent', worked) end
   -- A loss together with the whole process is charged only to a job that ran alone and must start over, or was lost
   -- twice before without progress.
   local charged = (ran == 1 and not can_go_on(job)) or before >= SUSPECT
-  local times = job.losses == 1 and '' or ', ' .. int(job.losses) .. ' times without progress'
+  local often = job.losses == 1 and '' or ', ' .. int(job.losses) .. ' times without progress'
   return try_again_or_end(job, 'sweep', charged, 'failed', 'error',
-    error_json('lost_worker', job.stage, 'the process that held the job was lost' .. times, true))
+    error_json('lost_worker', job.stage, 'the process that held the job was lost' .. often, true))
 end
 
 local lapsed = call('ZRANGEBYSCORE', key('leases'), '-inf', NOW, 'WITHSCORES', 'LIMIT', 0, most)
@@ -80,7 +85,7 @@ for _, id in ipairs(ignored) do
   local job = load(id)
   if job and job.state == 'running' then
     let_go(job)
-    add_times(job, int(math.max(0, now - tonumber(job.since))), 0)
+    add_times(job, times(job, 0))
     job.fence = job.fence + 1
     conclude_cancelled(job, 'sweep')
     over[#over + 1] = id
