@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import select
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, cast
@@ -92,9 +93,10 @@ def run_stage(process: StageProcess, stage: str, job_id: str, fence: int) -> Non
             process.retire(f"it has no descriptors left: {error}")
             return
         try:
+            asked_at = time.monotonic()
             claim = _claim(process, stage, job_id, fence)
             if claim is not None:  # else a copy of a message that was claimed before, or a job that has ended
-                _work_off(process, claim, fence, signal)
+                _work_off(process, claim, fence, signal, asked_at)
         finally:
             signal.close()
 
@@ -113,11 +115,11 @@ def _claim(process: StageProcess, stage: str, job_id: str, fence: int) -> Claim 
         return None
 
 
-def _work_off(process: StageProcess, claim: Claim, published: int, signal: JobSignal) -> None:
+def _work_off(process: StageProcess, claim: Claim, published: int, signal: JobSignal, asked_at: float) -> None:
     limit = getattr(claim.request.timeouts, claim.stage, UNKNOWN_STAGE_SECONDS)
     clock = StageClock(limit, claim.stage, signal, process.deadlines, claim.spent_s)
     held = Held(claim, signal, clock, Acts(claim.stage))
-    process.beat.hold(held)
+    process.beat.hold(held, asked_at)
     try:
         with process.warden.slot(held), ExitStack() as ending:
             work = Work(process, held, published, ending)

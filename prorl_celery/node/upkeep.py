@@ -6,10 +6,10 @@ each duty's failure is logged and the duty comes round again.
     duty        every            who
     record      2 s              every node        slots, sandboxes, room, leaks; a keeper that hangs is ended; before
                                                    the first, what an earlier boot of this node has left
-    janitor     5 s, on cancel   every node        ends sandboxes that no live job of this node names
+    janitor     5 s, on cancels  every node        ends sandboxes that no live job of this node names
     sweep       PRORL_SWEEP      the leader        lapsed leases, lost messages, dead nodes' queues, expiry
     recount     30 s             the leader        the backends' sets of live jobs
-    batches     PRORL_SWEEP      the leader        revoked jobs, batches that nobody feeds
+    batches     PRORL_SWEEP      the leader        revoked jobs (at once, too), batches that nobody feeds
     probe       1 s              the leader        health of the inference backends; on a thread of its own
     leftovers   10 s             every node        removes what dead keepers left on this machine; on another
 
@@ -35,7 +35,7 @@ from prorl_celery.jobs.store import JobStore
 from prorl_celery.node.deaths import Deaths, machine
 from prorl_celery.node.janitor.counter import LeakCounter
 from prorl_celery.node.janitor.leftovers import Leftovers
-from prorl_celery.node.janitor.strays import Janitor
+from prorl_celery.node.janitor.strays import YOUNG_SECONDS, Janitor
 from prorl_celery.node.keeper_watch import KeeperWatch
 from prorl_celery.node.probe import Probe
 from prorl_celery.node.requests import NO_SUPERVISOR, SupervisorLine
@@ -93,7 +93,8 @@ class Upkeep:
         self._leaves = False
         self._leads = False
         self._probe = Probe(self._backends, lambda: self._leads)
-        self._wakeups = Wakeups(blocking_client(settings, process="upkeep"), Keys(settings.key_prefix)("cancel"))
+        keys = Keys(settings.key_prefix)
+        self._wakeups = Wakeups(blocking_client(settings, process="upkeep"), keys("cancel"), keys("revoked"))
         now = time.monotonic()
         self._duties = [
             Duty(now, "record", RECORD_SECONDS, self.record),
@@ -113,7 +114,10 @@ class Upkeep:
             duty = self._duties[0]
             wait = duty.due - time.monotonic()
             if wait > 0 and self._wakeups.wait(wait, self._deaths.descriptors):
-                self._do("janitor", self._janitor.sweep)  # a job was cancelled: its sandbox may be nobody's now
+                # Jobs were revoked or cancelled: their sandboxes may be nobody's now.
+                self._do("batches", self.tend_batches)
+                self._do("janitor", self._janitor.sweep)
+                self._bring_forward("janitor", YOUNG_SECONDS)  # for those that are too young to be judged now
                 continue
             self._do("deaths", self._bury)
             if duty.due <= time.monotonic():
@@ -128,6 +132,12 @@ class Upkeep:
             self._do("sweep", self.sweep)  # there may be no other node to send elsewhere what waits for this one
         if self._leads:
             self._store.resign(self._id)
+
+    def _bring_forward(self, name: str, seconds: float) -> None:
+        """Let a duty be due so soon."""
+        (duty,) = (one for one in self._duties if one.name == name)
+        duty.due = min(duty.due, time.monotonic() + seconds)
+        heapq.heapify(self._duties)
 
     def record(self) -> None:
         """Write the node's line in the fleet's record."""

@@ -1,5 +1,5 @@
-"""What wakes the upkeep process before its next duty is due: a cancel told on a Redis channel, the end of a process, or
-the order to stop.
+"""What wakes the upkeep process before its next duty is due: what is told on Redis channels (cancels, revocations), the
+end of a process, or the order to stop.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ RECONNECT_SECONDS = 2.0
 
 
 class Wakeups:
-    """One thread's wait on a channel and on `stop`, which a signal handler may call."""
+    """One thread's wait on channels and on `stop`, which a signal handler may call."""
 
-    def __init__(self, client: redis.Redis, channel: str) -> None:
+    def __init__(self, client: redis.Redis, *channels: str) -> None:
         self._client: Any = client
-        self._channel = channel
+        self._channels = channels
         self._pubsub: Any = None
         self._retry_at = 0.0
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -34,7 +34,7 @@ class Wakeups:
         os.eventfd_write(self._stop_fd, 1)
 
     def wait(self, seconds: float, also: Iterable[int] = ()) -> bool:
-        """Wait at most that long, or until one of `also` is readable; True when something was told on the channel."""
+        """Wait at most that long, or until one of `also` is readable; True when something was told on a channel."""
         poll = select.poll()
         for descriptor in also:
             poll.register(descriptor, select.POLLIN)
@@ -52,7 +52,7 @@ class Wakeups:
                 return None
             try:
                 self._pubsub = self._client.pubsub(ignore_subscribe_messages=True)
-                self._pubsub.subscribe(self._channel)
+                self._pubsub.subscribe(*self._channels)
             except (redis.RedisError, OSError) as error:
                 self._lost(error)
                 return None
@@ -71,7 +71,7 @@ class Wakeups:
         return told
 
     def _lost(self, error: Exception) -> None:
-        log.warning("channel %s: %s", self._channel, error)
+        log.warning("channels %s: %s", " ".join(self._channels), error)
         if self._pubsub is not None:
             self._pubsub.close()
         self._pubsub = None
