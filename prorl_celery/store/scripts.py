@@ -23,6 +23,9 @@ from prorl_celery.store.clients import reaching_redis
 
 FOLDER = Path(__file__).parent / "lua"
 
+_TEXTS = {path.stem: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.lua")}
+"""Read at once: new code may come to lie under a service that runs, and its scripts are not for our Python."""
+
 LIBRARY = ("lib", "groups", "filling", "carrying", "life")
 """What is put in front of every script; `checking.lua` comes behind it for those that check (`check_*`)."""
 
@@ -98,6 +101,5 @@ def _script(name: str) -> tuple[str, str]:
         parts.append("settling")
     if name.startswith("check_"):
         parts.append("checking")
-    library = "".join((FOLDER / f"{part}.lua").read_text() for part in parts)
-    text = library + OPENING + (FOLDER / f"{name}.lua").read_text() + CLOSING
+    text = "".join(_TEXTS[part] for part in parts) + OPENING + _TEXTS[name] + CLOSING
     return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), text

@@ -1,4 +1,8 @@
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +23,22 @@ def test_a_server_that_forgot_the_scripts_is_sent_them_again(redis_store: JobSto
     redis_client.script_flush()
     submit(redis_store, "b")
     assert redis_store.counts()["queued"] == 2
+
+
+def test_scripts_of_new_code_on_the_disk_do_not_meet_the_old_program(tmp_path: Path) -> None:
+    store = tmp_path / "prorl_celery" / "store"
+    shutil.copytree(FOLDER.parents[1], tmp_path / "prorl_celery", ignore=shutil.ignore_patterns("__pycache__"))
+    program = """
+import shutil, sys
+from prorl_celery.store.scripts import FOLDER, _script
+assert str(FOLDER) == sys.argv[1], FOLDER
+shutil.rmtree(FOLDER)
+print(len(_script("create")[1]) > 1000)
+"""
+    command = [sys.executable, "-P", "-c", program, str(store / "lua")]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "True\n", done.stderr
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
