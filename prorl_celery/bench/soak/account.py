@@ -134,6 +134,7 @@ class Run:
             "seconds": round(self._took, 1),
             "kills": dict(self._killer.kills),
         }
+        account.notes += trainer.reasons[:10]
         account.notes += [f"the client gave up: {error}" for error in trainer.errors]
         account.notes += [
             f"{job_id} completed, but not with the reward that it is worth" for job_id in trainer.wrong[:10]

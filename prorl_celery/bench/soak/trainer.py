@@ -30,6 +30,8 @@ class Trainer:
         self.states: Counter[str] = Counter()
         self.failures: Counter[str] = Counter()
         """Failed jobs by the kind of their error."""
+        self.reasons: list[str] = []
+        """What these say of themselves."""
         self.wrong: list[str] = []
         """Completed jobs whose reward is not the 1 that they are worth."""
         self.submitted = 0
@@ -83,5 +85,6 @@ class Trainer:
                 self.states[result.state] += 1
                 if result.error is not None and result.state != "completed":
                     self.failures[result.error.kind] += 1
+                    self.reasons.append(f"{result.job_id} {result.state}: {result.error.stage}: {result.error.message}")
                 if result.state == "completed" and result.reward != 1.0:
                     self.wrong.append(result.job_id)
