@@ -12,12 +12,14 @@ import threading
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from e2e_service import eventually
 from fault_jobs import hurt_job, nap_job, wait_job
 from fault_service import WITHIN_S, FaultService, await_end, hurt_service, stopped
 
+from prorl_celery.errors import SandboxError
 from prorl_celery.jobs.models import Stage
 from prorl_celery.sandbox.client import KeeperClient
 
@@ -83,13 +85,20 @@ def test_row_18_the_states_add_up_to_what_was_submitted_at_all_times(service: Fa
     assert wrong == []
 
 
+def listed(service: FaultService) -> list[dict[str, Any]]:
+    """The sandboxes there are; none where the keeper is too busy to say."""
+    with suppress(SandboxError):
+        return KeeperClient(service.settings).list()
+    return []
+
+
 def test_row_25_sandboxes_that_fail_are_no_rewards_of_zero(service: FaultService) -> None:
     ids = service.submit([nap_job(1.0, job_id=f"row-25-{n}") for n in range(16)])
     once = service.submit([nap_job(1.0, job_id=f"row-25-{n}-once", max_attempts=1) for n in range(4)])
     killed: Counter[str] = Counter()
 
     def kill_some() -> bool:
-        for one in KeeperClient(service.settings).list():
+        for one in listed(service):
             job_id = one["job_id"]
             if job_id.startswith("row-25-") and job_id[-1] in "37e" and not killed[job_id]:
                 with suppress(ProcessLookupError, TypeError):  # or it is only just being started

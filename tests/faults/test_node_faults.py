@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from e2e_service import children, eventually
@@ -86,6 +87,7 @@ def test_a_drained_node_takes_nothing_new_and_lets_its_jobs_finish(service: Faul
     with second_node(service):
         ids = submit_to_second(service, [nap_job(3, job_id=f"drained-{n}") for n in range(3)])
         service.client.drain("n2")
+        assert eventually(lambda: all(p["draining"] for p in node_record(service, "n2")["processes"]), WITHIN_S)
         more = service.submit([nap_job(0, job_id=f"drained-{n}-later") for n in range(8)])
         assert service.states([*ids, *more]) == {"completed": 11}, service.told(ids)
         assert [event.what for i in ids for event in service.store.events(i)].count("running rollout") == len(ids)
@@ -96,7 +98,7 @@ def test_a_drained_node_takes_nothing_new_and_lets_its_jobs_finish(service: Faul
         assert service.states(back) == {"completed": 1}
 
 
-def node_record(service: FaultService, name: str) -> dict[str, object]:
+def node_record(service: FaultService, name: str) -> dict[str, Any]:
     return next(record for record in service.client.nodes() if record["node"] == name)
 
 
