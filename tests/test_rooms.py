@@ -20,7 +20,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "agents": {"llm", "tools", "jobs", "sandbox"},
     "handlers": {"agents", "images", "llm", "sandbox", "tools", "jobs"},
     "client": {"jobs"},
-    "checking": {"store", "jobs", "node", "sandbox"},
+    "checking": {"store", "jobs", "node", "sandbox", "scheduling"},
 }
 """The rooms of the library that others build on. `jobs` to the middle rooms are its models, `sandbox` to llm and agents
 the cancel signal's protocol. What starts and joins things (`node`, `testing`, `bench`, `cli`) may import all."""

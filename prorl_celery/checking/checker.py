@@ -10,6 +10,7 @@ from typing import Protocol
 import redis
 
 from prorl_celery.app import Publisher, make_app
+from prorl_celery.checking.batches import Batches
 from prorl_celery.checking.broker import Broker
 from prorl_celery.checking.finding import Area, Finding
 from prorl_celery.checking.fleet import Fleet
@@ -19,9 +20,11 @@ from prorl_celery.checking.members import Members
 from prorl_celery.checking.results import Told
 from prorl_celery.checking.sandboxes import Sandboxes
 from prorl_celery.jobs.messages import Message
+from prorl_celery.jobs.replies import publisher_of
 from prorl_celery.jobs.store import JobStore
 from prorl_celery.node.pause import pause
 from prorl_celery.sandbox.client import KeeperClient
+from prorl_celery.scheduling.batches import BatchRegistry
 from prorl_celery.settings import Settings
 from prorl_celery.store.keys import Keys
 from prorl_celery.store.scripts import Scripts
@@ -53,12 +56,14 @@ class Checker:
 
     def __init__(self, client: redis.Redis, settings: Settings, keeper: KeeperClient | None = None) -> None:
         keys, run = Keys(settings.key_prefix), Scripts(client, settings).run
+        self._client, self._settings = client, settings
         self.store = JobStore(client, settings)
         self._keyspace = Keyspace(client, keys)
         others = self._keyspace.others
         self._areas: list[Area] = [
             Jobs(run, self._keyspace.jobs),
             Members(run, settings, others),
+            Batches(run, others),
             Fleet(client, run, keys, others),
             Broker(client, run, settings, keys, others),
             Told(run),
@@ -84,6 +89,7 @@ class Checker:
                 messages += area.mend(mine)
         if any(finding.kind.startswith("overdue") for finding in findings):
             messages += self.store.sweep().messages
+            BatchRegistry(self._client, self._settings, publisher_of(messages.extend)).tend()
         return messages
 
     def _look(self, areas: Sequence[Area], most: int = MOST) -> list[Finding]:

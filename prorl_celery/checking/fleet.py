@@ -11,7 +11,7 @@ from prorl_celery.store.clients import reaching_redis
 from prorl_celery.store.keys import Keys
 
 PAGE = 500
-MUST_EXPIRE = ("processes:", "policy:op:", "lost:")
+MUST_EXPIRE = ("processes:", "policy:op:", "lost:", "uniform:", "uniform_clock:")
 MUST_EXPIRE_WHOLE = ("leader", "policy:processes")
 ORDERED = ("index:", "queued:")
 

@@ -10,12 +10,14 @@ from prorl_celery.checking.finding import Finding, findings_of, pages
 from prorl_celery.jobs.messages import Message
 from prorl_celery.jobs.replies import message_of
 from prorl_celery.jobs.upkeep import CANCEL_PATIENCE_SECONDS
+from prorl_celery.scheduling.batches import PATIENCE_SECONDS
 from prorl_celery.settings import Settings
 
 PAGE = 500
 """Members of one script."""
 
-WHOLE = ("leases", "cancels", "expiry", "dead", "stalled", "backends")
+BATCHES = ("batches", "batches_live", "batches_left")
+WHOLE = ("leases", "cancels", "expiry", "dead", "stalled", "backends", "revoked", *BATCHES)
 PARTS = ("index", "batch", "queued", "on", "assigned", "heap", "joining")
 
 PURGE_SECONDS = 600.0
@@ -38,6 +40,8 @@ class Members:
             "leases": lapse + sweeps,
             "cancels": CANCEL_PATIENCE_SECONDS + sweeps,
             "expiry": PURGE_SECONDS,
+            "revoked": PATIENCE_SECONDS + sweeps,
+            "batches_left": PURGE_SECONDS,
         }
 
     def look(self) -> Iterator[Finding]:

@@ -81,6 +81,12 @@ def untell(client: redis.Redis) -> None:
     client.xdel(P + "results", client.hget(P + "job:done", "entry"))
 
 
+def park(client: redis.Redis) -> None:
+    """A job of a batch that is being filled is taken for one that waits for an adoption."""
+    assert client.zrem(P + "queued:3:init", "q:1:0") == 1
+    client.hset(P + "job:q:1:0", "parked", "1")
+
+
 def forget_node(client: redis.Redis) -> None:
     client.hset(P + "nodes", "n9 b9", json.dumps({"node": "n9", "boot": "b9"}))
 
@@ -179,4 +185,43 @@ DAMAGES = [
     Damage("node-without-record", lambda c: c.zadd(P + "nodes:seen", {"n9 b9": soon()}), "stray-node", "n9 b9"),
     Damage("node-that-drains-for-ever", lambda c: c.sadd(P + "draining", "n9 b9"), "stray-node", "n9 b9"),
     Damage("count-of-words", lambda c: c.hset(P + "counts", "went_on", "many"), "count", "went_on"),
+    # Batches
+    Damage("batch-without-a-state", lambda c: c.hdel(P + "dapo:q", "state"), "broken-batch", "q", alone=False),
+    Damage("batch-without-its-target", lambda c: c.hdel(P + "dapo:q", "target"), "broken-batch", "q"),
+    Damage("batch-that-lost-its-policy", lambda c: c.hdel(P + "dapo:k", "policy"), "broken-batch", "k"),
+    Damage("batch-that-counts-more-jobs", lambda c: c.hincrby(P + "dapo:q", "live", 3), "batch-count", "q"),
+    Damage("batch-that-counts-fewer-groups", lambda c: c.hset(P + "dapo:q", "open", 0), "batch-count", "q"),
+    Damage("batch-that-hopes-too-much", lambda c: c.hset(P + "dapo:q", "hope", 9), "batch-count", "q"),
+    Damage("batch-that-thinks-it-won", lambda c: c.hset(P + "dapo:q", "won", 1), "batch-count", "q"),
+    Damage("batch-nobody-tends", lambda c: c.zrem(P + "batches_live", "q"), "batch-unlisted", "q"),
+    Damage("batch-that-none-lists", lambda c: c.zrem(P + "batches", "x"), "batch-unlisted", "x"),
+    Damage("batch-kept-for-ever", lambda c: c.zrem(P + "batches_left", "k"), "batch-unlisted", "k"),
+    Damage("batch-that-is-no-more-filled", lambda c: c.zadd(P + "batches_live", {"x": 1}), "stray-batches", "x"),
+    Damage("batch-that-never-was", lambda c: c.zadd(P + "batches", {"nobody": 1}), "stray-batches", "nobody"),
+    Damage("batch-that-keeps-nothing", lambda c: c.zadd(P + "batches_left", {"x": soon()}), "stray-batches", "x"),
+    Damage("batch-that-nobody-gave-up", lambda c: c.zadd(P + "batches_left", {"k": OLD}), "overdue-left", "k"),
+    Damage("batch-that-expires", lambda c: c.pexpire(P + "dapo_waiting:q", 10**8), "expires-early", "q"),
+    Damage("batch-that-stays", lambda c: c.persist(P + "dapo:x"), "no-expiry", "x"),
+    Damage("prompts-of-no-batch", lambda c: c.hset(P + "dapo_names:y", "0", "p"), "orphan", P + "dapo_names:y"),
+    Damage("memory-for-ever", lambda c: c.zadd(P + "uniform:m", {"p9": 1}), "no-expiry", P + "uniform:m"),
+    Damage("group-that-lost-an-end", lambda c: c.hdel(P + "group:0:q", "job:0"), "broken-group", "q:0", alone=False),
+    Damage("group-without-rewards", lambda c: c.hdel(P + "group:0:q", "min"), "broken-group", "q:0", alone=False),
+    Damage("group-of-nobody", lambda c: c.hset(P + "group:7:q", "owner", "nobody"), "lost-group", "q:7"),
+    Damage("group-unlisted", lambda c: c.srem(P + "dapo_open:q", "q:1"), "lost-group", "q:1", alone=False),
+    Damage("group-that-never-was", lambda c: c.sadd(P + "dapo_open:q", "q:9"), "stray-group", "q:9"),
+    Damage(
+        "group-that-is-left-open", lambda c: c.hset(P + "dapo:k", "adopted_by", "z"), "group-left", "k", alone=False
+    ),
+    Damage("group-that-expires", lambda c: c.pexpire(P + "group:1:q", 10**8), "expires-early", "q:1"),
+    Damage("closed-group-that-stays", lambda c: c.persist(P + "group:0:k"), "no-expiry", "k:0"),
+    Damage("sample-uncounted", lambda c: c.srem(P + "members:1:q", "q:1:0"), "not-member", "q:1:0", alone=False),
+    Damage("sample-of-nobody", lambda c: c.sadd(P + "members:1:k", "k:1:9"), "stray-member", "k:1:9", alone=False),
+    Damage(
+        "sample-without-a-number", lambda c: c.hdel(P + "job:q:1:0", "sample"), "broken-record", "q:1:0", alone=False
+    ),
+    Damage("prompt-lost", lambda c: c.hdel(P + "dapo_specs:q", "0"), "no-request", "q:0:1"),
+    Damage("parked-for-no-reason", park, "stray-parked", "q:1:0"),
+    Damage("surplus-that-goes-on", lambda c: c.zrem(P + "revoked", "x:0:0"), "not-revoked", "x:0:0", alone=False),
+    Damage("revoked-and-over", lambda c: c.zadd(P + "revoked", {"done": soon()}), "stray-revoked", "done"),
+    Damage("revoked-and-never-ended", lambda c: c.zadd(P + "revoked", {"x:0:0": OLD}), "overdue-revoked", "x:0:0"),
 ]

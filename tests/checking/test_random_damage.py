@@ -8,16 +8,18 @@ import redis
 from checking_help import busy_store, node
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from redis_fixtures import claim
 
 from prorl_celery.checking import check, repair
 from prorl_celery.errors import JobNotFound, ResultExpired
 from prorl_celery.jobs.messages import Message
 from prorl_celery.jobs.store import JobStore
+from prorl_celery.scheduling.batches import BatchRegistry
 from prorl_celery.settings import Settings
 
 JOBS = ("waits", "runs", "bound", "scored", "done", "dead", "stopped", "stuck")
-NAMES = st.sampled_from([*JOBS, "nobody", "http://a", "http://z", "1|runs", "n1 b1", "3:init", "junk"])
+BATCHES = ("q", "k", "x")
+OTHERS = ("nobody", "http://a", "http://z", "1|runs", "n1 b1", "3:init", "junk", "q", "k:1", "q:1:0", "x:0:0", "7")
+NAMES = st.sampled_from([*JOBS, *OTHERS])
 Choice = Callable[[list[bytes]], bytes]
 
 
@@ -71,9 +73,16 @@ def damage(client: redis.Redis, data: st.DataObject) -> None:
         client.pexpire(key, 10**8)
 
 
-def run_on(store: JobStore, client: redis.Redis) -> None:
-    """What workers and sweeps do, until nothing lives: those who held jobs are dead."""
-    for _ in range(30):
+def run_on(store: JobStore, client: redis.Redis, own: Settings) -> None:
+    """What workers and sweeps do, until nothing lives: who held jobs is dead, nobody sends or adopts any more."""
+    batches = BatchRegistry(client, own)
+    for _ in range(60):
+        if client.zcard("prorl:batches_left"):
+            client.zadd("prorl:batches_left", dict.fromkeys(client.zrange("prorl:batches_left", 0, -1), 1))
+        for batch in BATCHES:
+            if client.hget(f"prorl:dapo:{batch}", "state") == b"waiting_for_prompts":
+                client.hset(f"prorl:dapo:{batch}", "waiting_since", 1)
+        batches.tend()
         live = [job for state in ("queued", "running") for job in store.list(state=state).statuses]
         if not live:
             return
@@ -82,16 +91,24 @@ def run_on(store: JobStore, client: redis.Redis) -> None:
         store.sweep()
         for job in live:
             status = store.status(job.job_id)
-            if status.state == "queued":
+            parked, revoked = (
+                client.hexists(f"prorl:job:{job.job_id}", "parked"),
+                client.zscore("prorl:revoked", job.job_id),
+            )
+            if status.state == "queued" and not parked and not revoked:
                 fence, queue, prio = client.hmget(f"prorl:job:{job.job_id}", "fence", "queue", "prio")
                 take_a_step(store, Message(status.stage, queue.decode(), job.job_id, int(fence), int(prio or 5)))
     raise AssertionError([store.status(job.job_id) for job in live])
 
 
 def take_a_step(store: JobStore, message: Message) -> None:
-    claimed = claim(store, message, process="n1 b1 solo 1", op=f"step-{message.fence}")
-    if message.stage == "eval":
-        store.finish(claimed, state="completed", finish_reason="stop", reward=1.0, worked_s=0.1)
+    op = f"step-{message.fence}"
+    claimed = store.claim(message.stage, message.job_id, message.fence, node="n1", process="n1 b1 solo 1", op=op)
+    if claimed is None:
+        assert store.status(message.job_id).batch_id in BATCHES  # it waits for an adoption
+    elif message.stage == "eval":
+        reward = float(message.job_id.endswith(":1"))
+        store.finish(claimed, state="completed", finish_reason="stop", reward=reward, worked_s=0.1)
     else:
         following = "rollout" if message.stage == "init" else "eval"
         store.commit(claimed, {}, next_stage=following, queue=following, worked_s=0.1)
@@ -114,10 +131,13 @@ def test_a_damaged_store_is_mended_and_its_jobs_finish(
     left = repair(check(redis_client, redis_settings), redis_client, redis_settings)
     assert left == []
     node(redis_client, redis_settings)
-    run_on(redis_store, redis_client)
+    run_on(redis_store, redis_client, redis_settings)
     assert check(redis_client, redis_settings) == []
     for job in JOBS:
         try:
             redis_store.result(job)
         except (JobNotFound, ResultExpired):
             continue  # its record, or its request, was what was lost
+    assert redis_client.exists("prorl:revoked", "prorl:batches_live", "prorl:batches_left") == 0
+    for batch in BATCHES:
+        assert redis_client.hget(f"prorl:dapo:{batch}", "state") in {b"complete", b"exhausted", b"cancelled", None}

@@ -32,6 +32,8 @@ local function rebuild(id)
     if field == 'attempt' or field == 'max' then value = '1' end
     sound(field, tonumber, value)
   end
+  local sample = call('HMGET', record, 'prompt', 'sample', 'redraw', 'batch')
+  if not (sample[1] and sample[2] and sample[3] and sample[4]) then call('HDEL', record, 'prompt') end
   sound('created', tonumber, NOW)
   sound('stage', function(stage) return STAGES[stage] end, 'init')
   sound('level', function(level) return LEVELS[level] end, '9')
@@ -56,10 +58,13 @@ local function broken(job, kept)
   if ENDED[job.state] then
     return not (tonumber(kept.finished) and kept.reason) and 'does not say when or how it ended' or nil
   end
+  local sample = call('HMGET', job.key, 'prompt', 'sample', 'redraw')
+  if sample[1] and not (job.batch and sample[2] and sample[3]) then return 'does not say whose sample it is' end
   return not LIVE[job.state] and 'its state is none' or nil
 end
 
 local function check_queued(job, note)
+  if call('HEXISTS', job.key, 'parked') == 1 then return end
   if not job.queue then
     note('not-queued', 'waits, and in no queue', begin_again)
     return
@@ -155,6 +160,8 @@ local function check_live(job, note)
   if job.state == 'queued' then check_queued(job, note) else check_running(job, note) end
   check_turns(job, note)
   check_data(job, note)
+  local told = call('HMGET', job.key, 'prompt', 'parked')
+  if told[1] then check_sample(job, told, note) end
 end
 
 -- A place in the results stream, "<ms>-<number>", as text that sorts.
@@ -286,4 +293,5 @@ for i = 2, #ARGV - 4 do
     if #findings == before then error(why) end
   end
 end
+tell_born()
 return {findings, messages}

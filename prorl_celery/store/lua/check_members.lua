@@ -98,6 +98,30 @@ function RULES.dead(id)
   stray(id, job, job and job.state == 'failed', 'stray-dead', 'is a dead letter, and has not failed')
 end
 
+function RULES.revoked(id, score)
+  local job = glance(id)
+  local ok = live(job) and call('HEXISTS', key('job', id), 'prompt') == 1
+  stray(id, job, ok, 'stray-revoked', 'is revoked, and is no live job of a batch')
+  if ok then overdue(id, score, 'overdue-revoked', 'was revoked, and neither its worker nor a sweep obeyed') end
+end
+
+function RULES.batches(id)
+  stray(id, nil, call('EXISTS', dapo(id)) == 1, 'stray-batches', 'is listed as a batch and is none')
+end
+
+function RULES.batches_live(id)
+  local b = load_batch(id)
+  stray(id, nil, b and (b.state == 'filling' or b.state == 'waiting_for_prompts'), 'stray-batches',
+    'is said to be filled and is not')
+end
+
+function RULES.batches_left(id, score)
+  local b = load_batch(id)
+  local ok = b and b.state == 'complete' and b.on_target == 'carry_over' and not b.adopted_by
+  stray(id, nil, ok, 'stray-batches', 'is said to keep groups for another batch and does not')
+  if ok then overdue(id, score, 'overdue-left', 'kept its groups for longer than anybody may adopt them') end
+end
+
 function RULES.stalled(id)
   local job = glance(id)
   local ok = job and job.state == 'running' and job.stall

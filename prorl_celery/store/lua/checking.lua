@@ -37,3 +37,32 @@ local function begin_again(job)
   if not job.cancel then return start_over(job, 'check', false) end
   conclude_cancelled(job, 'check')
 end
+
+-- Jobs that were started because of what was mended are told with the others.
+local function tell_born()
+  for i = #born, 1, -1 do messages[#messages + 1] = table.remove(born, i) end
+end
+
+-- What a live job needs to be a sample of a batch's group. `told` are the record's prompt and parked.
+local function check_sample(job, told, note)
+  local members = key('members', told[1], job.batch)
+  if call('SISMEMBER', members, job.id) == 0 then
+    note('not-member', 'is a sample of ' .. job.batch .. ':' .. told[1] .. ', which does not count on it', function(job)
+      call('SADD', members, job.id)
+    end)
+  end
+  if call('HEXISTS', key('dapo_specs', job.batch), told[1]) == 0 then
+    note('no-request', 'has lost the request of its prompt', function(job)
+      end_as_lost(job, 'its request was lost from the store')
+    end)
+  end
+  if not told[2] or job.state ~= 'queued' then return end
+  local bar = barred(job)
+  if bar ~= 'parked' and bar ~= 'revoked' then
+    note('stray-parked', 'waits for an adoption, and its batch does not wait for one', function(job)
+      call('HDEL', job.key, 'parked')
+      enqueue(job, job.queue or 'init')
+      return {job.stage, job.queue, job.id, job.fence, tonumber(job.prio)}
+    end)
+  end
+end
