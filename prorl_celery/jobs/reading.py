@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import builtins
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import redis
@@ -125,6 +125,16 @@ class JobReader:
             numbers = pipe.execute()
         width = len(LEVELS)
         return {queue: sum(numbers[i * width : (i + 1) * width]) for i, queue in enumerate(queues)}
+
+    def ended(self, job_ids: Collection[str]) -> set[str]:
+        """Which of these jobs have ended. One that is not known has not."""
+        ids = list(job_ids)
+        with reaching_redis():
+            pipe = self._client.pipeline(transaction=False)
+            for job in ids:
+                pipe.hget(self.keys("job", job), "state")
+            states = pipe.execute() if ids else []
+        return {job for job, state in zip(ids, states, strict=True) if state and state.decode() in TERMINAL}
 
     def live_on(self, node: str) -> dict[str, tuple[int, frozenset[str]]]:
         """Jobs that run on a node, or wait for its own queues: the fence of each one's latest claim, and the sandboxes

@@ -93,6 +93,20 @@ def test_a_jobs_sandbox_stays_from_its_start_to_the_end_of_rollout(
     assert swept() == set()
 
 
+def test_a_new_sandbox_is_judged_only_when_its_job_has_ended(
+    redis_store: JobStore, keeper: Keeper, swept: Callable[[], set[str]]
+) -> None:
+    over, unknown = claim(redis_store, submit(redis_store, "over")), claim(redis_store, submit(redis_store, "later"))
+    ended, new = keeper.start(over), keeper.start(unknown)
+    keeper.sandboxes[ended]["age_s"] = keeper.sandboxes[new]["age_s"] = 0.5
+    keeper.sandboxes[new]["job_id"] = "claimed-since"
+    assert swept() == {ended, new}
+    redis_store.finish(over, state="completed", finish_reason="stop", reward=1.0, worked_s=0)
+    assert swept() == {new}
+    keeper.sandboxes[new]["age_s"] = 60.0
+    assert swept() == set()
+
+
 def test_the_sandbox_of_a_lost_rollout_goes_though_its_job_is_in_init_again(
     redis_store: JobStore, redis_client: redis.Redis, keeper: Keeper, swept: Callable[[], set[str]]
 ) -> None:

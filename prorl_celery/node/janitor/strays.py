@@ -20,7 +20,7 @@ from prorl_celery.settings import Settings
 log = logging.getLogger(__name__)
 
 YOUNG_SECONDS = 2.0
-"""A sandbox this young may belong to a claim that was made after the store was asked."""
+"""A sandbox this young may belong to a claim that was made after the store was asked, unless its job has ended."""
 
 LEAKED_SECONDS = 30.0
 """No sandbox may outlive its job by more than this; the leak counter says how many did."""
@@ -53,7 +53,9 @@ class Janitor:
         if not sandboxes:
             return []
         live = self._store.live_on(self._node)
-        return [s for s in sandboxes if s["age_s"] >= YOUNG_SECONDS and not _wanted(s, live.get(s["job_id"]))]
+        strays = [s for s in sandboxes if not _wanted(s, live.get(s["job_id"]))]
+        ended = self._store.ended({s["job_id"] for s in strays if s["age_s"] < YOUNG_SECONDS})
+        return [s for s in strays if s["age_s"] >= YOUNG_SECONDS or s["job_id"] in ended]
 
     def sweep(self) -> None:
         """One round."""
