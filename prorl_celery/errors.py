@@ -11,6 +11,7 @@
      |   |- ResultExpired            the job ended, its result is past its time to live
      |   |- QueueFull                PRORL_MAX_QUEUED jobs wait already
      |   |   '- StoreFull            Redis's memory is nearly full
+     |   |- LogBehind                the turn log lacks what was logged before
      |   |- TooLarge                 a blob is over its size limit
      |   |- BatchError               a batch refuses; carries `batch_id`
      |   |   |- BatchNotFound        no such batch
@@ -96,7 +97,7 @@ class NotFinished(StoreError):
 
 
 class NotFailed(StoreError):
-    """The job is live, or ended otherwise than by a failure or a time-out, or is a batch's: there is nothing to retry."""
+    """The job is live, ended otherwise than by a failure or a time-out, or is a batch's: it cannot be retried."""
 
 
 class ResultExpired(StoreError):
@@ -109,6 +110,10 @@ class QueueFull(StoreError):
 
 class StoreFull(QueueFull):
     """Redis's memory is nearly full: what is left is for the jobs that were accepted."""
+
+
+class LogBehind(StoreError, ValueError):
+    """A turn, or what a call of it gave, cannot be appended: the turn log does not have what comes before it."""
 
 
 class TooLarge(StoreError):

@@ -6,11 +6,11 @@ apart by their number: of the k-th, what the log has of run k is not done again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from prorl_celery.agents.loop import AgentOutcome, outcome_of
-from prorl_celery.errors import CannotGoOn
+from prorl_celery.errors import CannotGoOn, LogBehind
 from prorl_celery.jobs.turns import Observation, Turn
 from tasks.work import Work
 
@@ -31,17 +31,29 @@ class RunLog:
         return outcome_of(self.logged)
 
     def turn(self, turn: Turn) -> None:
-        """Append a turn. Raises: `FenceLost`, `TooLarge`, `StoreUnavailable`, what the job's signal raises."""
+        """Append a turn.
+
+        Raises: `FenceLost`, `TooLarge`, `StoreUnavailable`, `CannotGoOn` when the log has lost what comes before it,
+        what the job's signal raises.
+        """
         store, claim = self._work.process.store, self._work.claim
         placed = replace(turn, index=self._first + turn.index, run=self.run)
-        self._work.write(lambda: store.append_turn(claim, placed))
+        self._write(lambda: store.append_turn(claim, placed, turn.index > 0))
         self.turns = turn.index + 1
 
     def observation(self, seen: Observation) -> None:
         """Append what a call of the last turn came to. Raises as `turn`."""
         store, claim = self._work.process.store, self._work.claim
         placed = replace(seen, index=self._first + seen.index)
-        self._work.write(lambda: store.append_observation(claim, placed))
+        self._write(lambda: store.append_observation(claim, placed))
+
+    def _write(self, step: Callable[[], None]) -> None:
+        try:
+            self._work.write(step)
+        except LogBehind as error:
+            # A Redis that came back had forgotten its last moment. What was done then is in the sandboxes.
+            self._work.signal.set(CannotGoOn(f"the turn log was lost in part: {error}"))
+            self._work.signal.raise_if_set()
 
 
 class RolloutLog:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -191,9 +191,16 @@ class StageSandboxes(Mapping[str, Sandbox]):
     def _attached(self, handle: SandboxHandle) -> Sandbox:
         work = self._work
         timeout = min(ATTACH_SECONDS, work.clock.remaining_seconds)
-        with taking_over(work.signal) if self._taken_over else nullcontext():
+        # What a claim did that Redis has forgotten is in the sandbox and in no turn log. An eval may be repeated there.
+        known = work.published if self._stage == "rollout" else None
+        with taking_over(work.signal, self._taken_over):
             sandbox = work.process.keeper.attach(
-                handle, cancel=work.signal, timeout=timeout, fence=work.claim.fence, takes_over=self._taken_over
+                handle,
+                cancel=work.signal,
+                timeout=timeout,
+                fence=work.claim.fence,
+                takes_over=self._taken_over,
+                known=known,
             )
         return TakenOverSandbox(sandbox, work.signal) if self._taken_over else sandbox
 

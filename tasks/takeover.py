@@ -24,13 +24,18 @@ from tasks.signals import JobSignal
 
 
 @contextmanager
-def taking_over(signal: JobSignal) -> Iterator[None]:
-    """Raise `CannotGoOn` for a sandbox that is of no use; what is no fault of the sandbox stays as it is."""
+def taking_over(signal: JobSignal, begun: bool = True) -> Iterator[None]:
+    """Raise `CannotGoOn` for a sandbox that is of no use; what is no fault of the sandbox stays as it is.
+
+    Not `begun`: nobody is known to have been at work in it, so that its faults are those of any sandbox.
+    """
     try:
         yield
     except KeeperLost:
         raise
     except SandboxError as error:
+        if not begun and not isinstance(error, CannotGoOn):
+            raise
         signal.set(CannotGoOn(f"the sandbox could not be taken over: {error}"))
         signal.raise_if_set()
 

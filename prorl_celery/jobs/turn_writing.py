@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prorl_celery.errors import TooLarge
+from prorl_celery.errors import LogBehind, TooLarge
 from prorl_celery.jobs.claims import Claim
 from prorl_celery.jobs.history import HistoryReader
 from prorl_celery.jobs.replies import fenced
@@ -13,12 +13,13 @@ from prorl_celery.jobs.turns import Observation, Turn
 class TurnWriter(HistoryReader):
     """Appends to turn logs."""
 
-    def append_turn(self, claim: Claim, turn: Turn) -> None:
+    def append_turn(self, claim: Claim, turn: Turn, goes_on: bool = False) -> None:
         """Append a turn to the job's log; the same turn again changes nothing. An attempt's first turn has index 0.
 
-        Of a turn that is not `closed` the calls are still to be made: an observation follows for each.
+        Of a turn that is not `closed` the calls are still to be made: an observation follows for each. A turn that
+        `goes_on` is of the same run as the one before, which must be closed by then.
 
-        Raises: `FenceLost`, `TooLarge` (the turn or the whole log), ValueError (an index beyond the log's end).
+        Raises: `FenceLost`, `TooLarge` (the turn or the whole log), `LogBehind`.
         """
         blob = pack_turn(turn, limit_bytes=self._limit, job_id=claim.job_id)
         calls = "" if turn.closed else "1"
@@ -33,13 +34,14 @@ class TurnWriter(HistoryReader):
             calls,
             len(turn.sampled_ids),
             oldest,
+            "1" if goes_on else "",
         )
         self._appended(word, claim, f"turn {turn.index}", len(blob))
 
     def append_observation(self, claim: Claim, seen: Observation) -> None:
         """Append what a call of the log's last, open turn gave; the same again changes nothing. They come in order.
 
-        Raises: as `append_turn`; ValueError also when the turn has no more calls.
+        Raises: as `append_turn`; `LogBehind` also when the turn has no more calls.
         """
         blob = pack_observation(seen, limit_bytes=self._limit, job_id=claim.job_id)
         closes, note = ("1" if true else "" for true in (seen.closes, seen.ends_the_run_alone))
@@ -53,9 +55,9 @@ class TurnWriter(HistoryReader):
         if word == b"fenced":
             raise fenced(claim, "append to the turn log")
         if word == b"gap":
-            raise ValueError(f"{what} of {job_id} comes before what it follows")
+            raise LogBehind(f"{what} of {job_id} comes before what it follows", job_id=job_id)
         if word == b"closed":
-            raise ValueError(f"{what} of {job_id} comes after the turn's last call")
+            raise LogBehind(f"{what} of {job_id} comes after the turn's last call", job_id=job_id)
         if word == b"large":
             raise TooLarge(
                 f"the log with {what} ({size} bytes packed) passes the limit of {self._limit} bytes", job_id=job_id

@@ -187,19 +187,22 @@ class KeeperClient:
         timeout: float = 10.0,
         fence: int = 0,
         takes_over: bool = False,
+        known: int | None = None,
     ) -> LiveSandbox:
         """Open a live sandbox that another process started.
 
         `fence` is the claim's: whoever holds the sandbox under a lower one can use it no more, at once. 0 leaves things
         as they are. `takes_over` says that its last holder has died or been replaced in the midst of its work, so that
-        what it left half-done must be waited for (`Shell.recover`, `Kernel.recover`, `Files.recover`).
+        what it left half-done must be waited for (`Shell.recover`, `Kernel.recover`, `Files.recover`). `known` is the
+        latest fence that the job had before: one that is later than this, and not our own, was a claim's that the store
+        has forgotten, or is one's that has fenced us out.
 
         Raises: `KeeperLost` when the keeper is another than the handle's, `SandboxError` when the sandbox is gone or
-        cannot be taken over, `FenceLost` when a later claim holds it.
+        cannot be taken over, `CannotGoOn` for a holder that is not known, `FenceLost` when a later claim holds it.
         """
         with self._connect() as channel:
             message = {"op": "attach", "sandbox_id": handle.sandbox_id, "boot": handle.boot}
-            _send(channel, {**message, "fence": fence, "takes_over": takes_over})
+            _send(channel, {**message, "fence": fence, "takes_over": takes_over, "known": known})
             reply, descriptors = self._reply(channel, cancel, timeout)
             return self._open(reply, descriptors, cancel)
 

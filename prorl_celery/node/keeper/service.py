@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from prorl_celery.errors import FenceLost, KeeperLost, SandboxError
+from prorl_celery.errors import CannotGoOn, FenceLost, KeeperLost, SandboxError
 from prorl_celery.node.keeper.admission import Admissions
 from prorl_celery.node.keeper.entry import Entry
 from prorl_celery.node.keeper.listener import Listener
@@ -229,7 +229,10 @@ class Service:
             raise SandboxError(f"the sandbox {message['sandbox_id']} is gone")
         fence = int(message.get("fence", 0))
         if fence and entry.page is not None:
-            if fence < read_fence(entry.page):
+            held, known = read_fence(entry.page), message.get("known")
+            if known is not None and held > int(known) and held != fence:
+                raise CannotGoOn(f"a claim that is not known was at work in the sandbox {entry.sandbox_id}")
+            if fence < held:
                 raise FenceLost(f"a later claim holds the sandbox {entry.sandbox_id}")
             # From here on whoever held it uses it no more.
             write_fence(entry.page, fence)

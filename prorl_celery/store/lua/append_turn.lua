@@ -8,8 +8,9 @@ arg 5  most bytes of a log
 arg 6  '1' when the observations of its calls are to follow, else ''
 arg 7  how many tokens were sampled in it
 arg 8  the oldest policy version that they were sampled under, or ''
+arg 9  '1' when it goes on from the turn before, all of whose calls must have ended, else ''
 
-Returns 'ok' (also when the log has the turn), 'fenced', 'gap' (an index beyond the log's end) or 'large'.
+Returns 'ok' (also when the log has the turn), 'fenced', 'gap' (turns or calls before it are missing) or 'large'.
 Writes  turns:<id>, job:<id>, events:<id>, stalled
 ]]
 local job = load(arg(1))
@@ -23,7 +24,7 @@ if ours then
   count, bytes, sampled, oldest = logged(job), tonumber(told[1]), tonumber(told[2] or 0), tonumber(told[3] or '')
 end
 if turn < count then return 'ok' end
-if turn > count then return 'gap' end
+if turn > count or (ours and arg(9) == '1' and call('HGET', job.key, 'open') == '1') then return 'gap' end
 if bytes + #blob > tonumber(arg(5)) then return 'large' end
 if not ours then call('DEL', turns) end
 call('RPUSH', turns, blob)
