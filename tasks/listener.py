@@ -51,8 +51,11 @@ class Listener:
                 self._listen()
             except (redis.RedisError, OSError) as error:
                 log.warning("listener: %s", error)
-                self._idle()
-                self._stop.wait(RECONNECT_SECONDS)
+            except Exception:
+                # Without this thread the process would hear of no cancel until the next heartbeat, and of no pause.
+                log.exception("listener")
+            self._tell(self._idle)
+            self._stop.wait(RECONNECT_SECONDS)
 
     def _listen(self) -> None:
         with self._client.pubsub(ignore_subscribe_messages=True) as pubsub:
@@ -60,11 +63,19 @@ class Listener:
             while not self._stop.is_set():
                 message = pubsub.get_message(timeout=LISTEN_SECONDS)
                 if message is None:
-                    self._idle()
+                    self._tell(self._idle)
                     continue
                 channel = self._channels.get(_text(message["channel"]))
                 if channel is not None:
-                    channel(_text(message["data"]))
+                    self._tell(channel, _text(message["data"]))
+
+    @staticmethod
+    def _tell(act: Callable[..., None], *told: str) -> None:
+        try:
+            act(*told)
+        except Exception:
+            # What one message brings about must not cost the others theirs.
+            log.exception("listener")
 
 
 def _text(data: bytes | str) -> str:

@@ -90,6 +90,8 @@ class Following:
                 poll.register(socket, select.POLLIN)
             if any(fd == self._changed for fd, _ in poll.poll(LISTEN_SECONDS * 1000)):
                 os.eventfd_read(self._changed)
+            if known:
+                pubsub.check_health()  # one whose other end is gone without a word has nothing to read
             while known and pubsub.connection.can_read(timeout=0):
                 self._take(pubsub.get_message(timeout=0))
 

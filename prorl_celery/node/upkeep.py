@@ -128,10 +128,10 @@ class Upkeep:
         self._leftovers.stop()
         self._do("deaths", self._bury)
         if self._leaves:
-            self._nodes.remove(self._settings.node, self._boot)
+            self._do("record", lambda: self._nodes.remove(self._settings.node, self._boot))
             self._do("sweep", self.sweep)  # there may be no other node to send elsewhere what waits for this one
         if self._leads:
-            self._store.resign(self._id)
+            self._do("sweep", lambda: self._store.resign(self._id))
 
     def _bring_forward(self, name: str, seconds: float) -> None:
         """Let a duty be due so soon."""
