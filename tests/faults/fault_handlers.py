@@ -143,3 +143,39 @@ class NapHandler(Handler):
 
     def image(self, instance: Mapping[str, Any]) -> str | None:
         return None
+
+
+class ScoreHandler(Handler):
+    """A sample of a batch's prompt: waits for `seconds`, and until its `gate` is open where it has one; scores what
+    `rewards` says for its number. Those that `fails` names, `K` or `K:rN`, or all by `*`, raise instead.
+    """
+
+    data_source = "score"
+    uses_sandbox = False
+
+    def init(self, ctx: InitContext) -> dict[str, Any]:
+        note(ctx.job.job_id, "init")
+        return {}
+
+    def rollout(self, ctx: RolloutContext) -> dict[str, Any]:
+        what, sample = ctx.instance, _sample_of(ctx)
+        note(ctx.job.job_id, "rollout")
+        ctx.cancel.wait(what["seconds"])
+        if gate := what.get("gate"):
+            while not (Path(os.environ["FAULT_MARKS"]) / f"{gate}.open").exists():
+                ctx.cancel.wait(0.02)
+        if sample in what.get("fails", ()) or "*" in what.get("fails", ()):
+            raise RuntimeError("on demand")
+        return {}
+
+    def eval(self, ctx: EvalContext) -> dict[str, Any]:
+        note(ctx.job.job_id, "eval")
+        ctx.cancel.wait(ctx.instance.get("eval_seconds", 0.0))
+        return {"reward": ctx.instance["rewards"][int(_sample_of(ctx).partition(":")[0])]}
+
+
+def _sample_of(ctx: StageContext) -> str:
+    """`K`, or `K:rN` where it was drawn anew, of a job <batch>:<prompt>:K[:rN]."""
+    batch, _, redraw = ctx.job.job_id.partition(":r")
+    sample = batch.rpartition(":")[2]
+    return f"{sample}:r{redraw}" if redraw else sample

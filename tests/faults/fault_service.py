@@ -47,7 +47,10 @@ HANDLERS = ",".join(
         "prorl_celery.bench.handlers:WaitHandler",
         "prorl_celery.bench.handlers:NoopHandler",
         "prorl_celery.bench.handlers:StepsHandler",
-        *(f"{Path(__file__).with_name('fault_handlers.py')}:{name}" for name in ("HurtHandler", "NapHandler")),
+        *(
+            f"{Path(__file__).with_name('fault_handlers.py')}:{name}"
+            for name in ("HurtHandler", "NapHandler", "ScoreHandler")
+        ),
     ]
 )
 MARKS = "FAULT_MARKS"
