@@ -25,7 +25,10 @@ from prorl_celery.scheduling.backends import Backend, BackendRegistry
 from prorl_celery.settings import Settings
 from prorl_celery.store.clients import FREE_SECONDS, SCRIPT_CONNECTIONS, blocking_client, script_client
 from prorl_celery.store.connections import open_connections
+from prorl_celery.store.keys import Keys
 from tasks.listener import Listener
+from web.following import Following
+from web.waiters import Waiters, Watch
 
 STALL_S = 6.5
 """Longer than a reply is waited for."""
@@ -123,3 +126,38 @@ def test_f20_a_subscription_whose_other_end_is_gone_without_a_word_is_made_anew(
             assert eventually(lambda: bool(direct.publish("prorl:cancel", "after")) and "after" in heard, 60)
         finally:
             listener.stop()
+
+
+@pytest.mark.slow
+def test_f20_who_follows_events_hears_again_when_the_other_end_was_gone_without_a_word(
+    server: Server, settings: Settings
+) -> None:
+    with wire_to(server) as wire, server.client() as direct:
+        following = Following(blocking_client(settings.with_(redis_url=wire.url)), Keys(settings.key_prefix))
+        watch = Watch(Waiters(NoStream(), limit=1), "a")
+
+        def told() -> bool:
+            direct.publish("prorl:event:a", "x")
+            return watch.wait(0.1)
+
+        try:
+            following.follow(watch, 10)
+            assert eventually(told, 10)
+            with wire.silent():
+                threading.Event().wait(1.0)
+            while watch.wait(0.1):
+                pass
+            assert eventually(told, 120)
+        finally:
+            following.leave(watch)
+            following.close()
+
+
+class NoStream:
+    """No job ends."""
+
+    def end(self) -> str:
+        return "0"
+
+    def read(self, after: str, timeout: float) -> tuple[list[str], str]:
+        return [], after
