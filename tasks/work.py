@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
@@ -178,6 +179,7 @@ def asking_handler(ask: Callable[[], T], stage: Stage) -> T:
     Raises: `StageError`s and `StoreError`s as they are; `NodeExhausted` where the machine has no more of something;
     what else it raises as `EvalError` (stage eval) or `HandlerError`, with the end of its trace.
     """
+    process = os.getpid()
     try:
         return ask()
     except (StageError, StoreError):
@@ -191,6 +193,9 @@ def asking_handler(ask: Callable[[], T], stage: Stage) -> T:
         if isinstance(error, OSError) and error.errno in EXHAUSTED:
             kind = NodeExhausted
         raise kind(f"the handler's {stage} raised {type(error).__name__}: {said}\n{trace}") from error
+    finally:
+        if os.getpid() != process:
+            os._exit(1)  # a copy of us, which the handler has forked and let come back: it must not go on as this job
 
 
 def call_handler(work: Work, method: Callable[[C], Any], ctx: C, stage: Stage) -> Any:

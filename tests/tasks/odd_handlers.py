@@ -74,6 +74,12 @@ class OddHandler(Handler):
         """Be busy for the instance's `seconds`, and deaf meanwhile."""
         time.sleep(ctx.instance["seconds"])
 
+    def fork(self, ctx: RolloutContext) -> None:
+        """Be two from here on."""
+        if pid := os.fork():
+            note(ctx.instance, f"{ctx.job.job_id}.waits")
+            os.waitpid(pid, 0)
+
     def use_a_child(self, ctx: RolloutContext) -> None:
         ctx.in_child(wait_for_the_end, 0, timeout=3600.0)
 
