@@ -36,7 +36,7 @@ test-vllm: $(INSTALLED)
 
 test-smollm2: $(INSTALLED)
 	$(BIN)/prorl models prepare smollm2 --data-dir $(VLLM_TEST_DIR)
-	$(BIN)/python -P -m pytest tests/models/test_smollm2.py
+	$(BIN)/python -P -m pytest tests/models/test_smollm2.py tests/models/test_smollm2_batches.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
