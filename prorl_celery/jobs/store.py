@@ -228,19 +228,25 @@ class JobStore(Upkeep):
         return message_or_fenced(reply, claim, "hand back")
 
     def restart(
-        self, claim: Claim, *, error: JobError | None = None, worked_s: float, waited_s: float = 0.0
+        self,
+        claim: Claim,
+        *,
+        error: JobError | None = None,
+        keeper_lost: bool = False,
+        worked_s: float,
+        waited_s: float = 0.0,
     ) -> Message | None:
         """Send the job back to init, uncharged, since what its rollout began cannot be gone on with.
 
         `error` says what went wrong (of kind `sandbox`: it could not be taken over); after `FREE_RESTARTS` of those it
         is charged like a failure, and None is returned when no attempt is left: the job has then ended. Without an
-        `error` that is how the handler is made.
+        `error` that is how the handler is made. `keeper_lost`: it counts as a loss, as of the job's process.
 
         Raises: `FenceLost` (also when a cancel came first: the job has then ended as cancelled).
         """
         reply = self._run(
             "restart", claim.job_id, claim.fence, milliseconds(worked_s), milliseconds(waited_s),
-            "" if error is None else error.model_dump_json(), FREE_RESTARTS,
+            "" if error is None else error.model_dump_json(), FREE_RESTARTS, "1" if keeper_lost else "",
         )  # fmt: skip
         return None if reply == b"ended" else message_or_fenced(reply, claim, "restart")
 

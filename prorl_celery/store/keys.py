@@ -25,9 +25,11 @@ one Redis, which the broker asks for anyway (no Redis Cluster). Times are intege
     expiry                  zset     ended jobs; score: when their result expires
     dead                    zset     of those, what failed for a reason that another attempt might have cured, after the
                                      last one; score: when
-    counts                  hash     what went wrong, as counters: `retries:<kind>:<stage>` (attempts that failed and
+    counts                  hash     what went on, as counters: `retries:<kind>:<stage>` (attempts that failed and
                                      were followed by another), `lost:<stage>`, `went_on`, `started_over` (from rollout
-                                     or eval), `failed:<kind>` (jobs)
+                                     or eval), `failed:<kind>` (jobs); of batches `batches:<state>` (that ended so),
+                                     `groups:<state>` (that closed so), `waste_ms:<why>` and `waste_tokens:<why>` (what
+                                     was spent on what is thrown away)
     results                 stream   one entry per ended job: `job`, and where given `batch`, `tags`
     results:trimmed         string   id of the last entry that was cut from the stream
     backends                hash     url -> record (JSON, see `scheduling/backends.py`)
@@ -103,9 +105,9 @@ RECORD = {
     "log": "fence of the claim that wrote the turn log",
     "rf": "fence of this attempt's latest rollout claim; the log is this attempt's where `log` equals it",
     "cancel": "when a cancel was asked of the running job",
-    "losses": "times its process was lost while it ran, since it last made progress; absent for none",
+    "losses": "times its process, or its keeper, was lost while it ran, since it last made progress; absent for none",
     "lost": "where the latest of these met it, '<stage>:<turns>'; a turn more, or that stage's commit, is progress",
-    "lost_total": "all times its process was lost",
+    "lost_total": "all times that they were lost",
     "going_on": "1 while its rollout is one that an earlier claim of this attempt began; else absent",
     "spent": "milliseconds of work in those earlier claims",
     "waited": "milliseconds of this claim that were nobody's work, as its last heartbeat told",

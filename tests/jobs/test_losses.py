@@ -8,6 +8,7 @@ from redis_fixtures import claim, request, submit
 
 from prorl_celery.jobs.claims import Claim
 from prorl_celery.jobs.messages import Message
+from prorl_celery.jobs.models import JobError
 from prorl_celery.jobs.store import JobStore
 from prorl_celery.jobs.turns import Turn
 from prorl_celery.scheduling.nodes import NodeRegistry
@@ -25,6 +26,10 @@ def node(either_client: redis.Redis) -> None:
 def rollout(store: JobStore, job_id: str, process: str = P, **fields: object) -> Claim:
     """A job in rollout, in a sandbox of n1, in this process."""
     return claim(store, in_rollout_queue(store, submit(store, job_id, **fields)), process=process)
+
+
+def rollout_of(store: JobStore, message: Message) -> Claim:
+    return claim(store, in_rollout_queue(store, message), process=P)
 
 
 def in_rollout_queue(store: JobStore, message: Message) -> Message:
@@ -271,3 +276,25 @@ def test_a_node_full_of_lost_jobs_is_counted_once_a_sweep(redis_store: JobStore,
     assert len(redis_store.sweep().messages) == jobs
     calls = redis_client.info("commandstats")["cmdstat_hmget"]["calls"]
     assert calls <= 4 * jobs, calls
+
+
+def test_a_job_that_takes_its_keeper_along_again_and_again_is_no_exception(store: JobStore) -> None:
+    gone = JobError(kind="sandbox", stage="rollout", message="the keeper is gone", retryable=True)
+    message: Message | None = submit(store, "a")
+    seen = []
+    while message is not None:
+        held = rollout_of(store, message)
+        seen.append((held.attempt, held.losses, held.queue))
+        message = store.restart(held, error=gone, keeper_lost=True, worked_s=1)
+    beside, alone = "rollout.n1.b1", "solo.n1.b1"
+    assert seen == [(1, 0, beside), (1, 1, beside), (1, 2, alone), (2, 3, alone), (3, 4, alone)]
+    assert store.status("a").state == "failed"
+    assert [one.job_id for one in store.dead().statuses] == ["a"]
+
+
+def test_an_eval_that_needs_nothing_of_a_lost_keeper_is_repeated_alone(store: JobStore) -> None:
+    gone = JobError(kind="sandbox", stage="eval", message="the keeper is gone", retryable=True)
+    held = claim(store, store.commit(rollout(store, "a"), {}, next_stage="eval", queue="eval", worked_s=0))
+    message = store.restart(held, error=gone, keeper_lost=True, worked_s=1)
+    assert message is not None
+    assert (message.stage, message.queue, store.status("a").attempt) == ("eval", "eval", 1)

@@ -12,7 +12,7 @@ import pytest
 import redis
 from redis_fixtures import claim, submit
 
-from prorl_celery.errors import FenceLost, SandboxError, StageError
+from prorl_celery.errors import FenceLost, KeeperLost, SandboxError, StageError
 from prorl_celery.handlers.base import Handler
 from prorl_celery.handlers.math import MathHandler
 from prorl_celery.jobs.claims import Claim
@@ -79,6 +79,18 @@ def test_whatever_a_handler_raises_ends_its_job_with_a_known_kind(
     assert (status.state, status.reward) == ("failed", None)
     assert status.error is not None
     assert (status.error.kind, status.error.stage) == (kind, "init")
+
+
+def test_a_job_that_loses_its_keeper_each_time_has_an_end(
+    drive: Drive, process: StageProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.stages.KEEPER_PAUSE_SECONDS", 0.0)
+    process.stage = "solo"  # where it is sent in the end
+    status = drive(handler_whose("rollout", raising(KeeperLost("gone"))), most=100)
+    assert (status.state, status.attempt, status.reward) == ("failed", 3, None)
+    assert status.error is not None
+    assert (status.error.kind, status.error.stage) == ("sandbox", "rollout")
+    assert process.store.counters()["dead"] == 1
 
 
 def test_the_message_of_an_error_is_cut(drive: Drive) -> None:

@@ -24,6 +24,15 @@ local function forgive(job)
   job.losses, job.lost = false, false
 end
 
+-- Note that what held the job was lost; how often that had happened before since it last came further.
+local function count_loss(job)
+  local before = tonumber(job.losses or 0)
+  job.losses, job.lost = before + 1, job.stage .. ':' .. int(logged(job))
+  call('HSET', job.key, 'losses', int(job.losses), 'lost', job.lost)
+  call('HINCRBY', job.key, 'lost_total', 1)
+  return before
+end
+
 -- A stage's queue as this job may use it: a suspect's is one that a process of a single slot reads. `home` is the
 -- "<node>.<boot>" that it must be on, or nil.
 local function queue_of(job, stage, home)

@@ -6,6 +6,7 @@ arg 3  worked, ms
 arg 4  waited, ms: added to the stage's time in queues
 arg 5  error (JSON) that stands in the way, or '' where that lies in the job's nature
 arg 6  how often such an error is not charged
+arg 7  '1' when the node's keeper was lost, which is a loss like that of a process, else ''
 
 Returns {stage, queue, id, fence, priority} for the message, 'ended', 'fenced', or 'cancelled' (ended in this call).
 Writes  what fail.lua writes
@@ -22,10 +23,18 @@ if job.cancel then
   return 'cancelled'
 end
 local claimed = lease(job)
-local charged = arg(5) ~= '' and call('HINCRBY', job.key, 'restarts', 1) > tonumber(arg(6))
+local charged
+if arg(7) == '1' then
+  -- Whose fault that was nobody knows: the first times it is nobody's, and then the job runs where few others do.
+  charged = count_loss(job) >= SUSPECT
+else
+  charged = arg(5) ~= '' and call('HINCRBY', job.key, 'restarts', 1) > tonumber(arg(6))
+end
 local message
 if charged then
   message = try_again_or_end(job, 'restart', true, 'failed', 'error', arg(5))
+elseif job.stage == 'eval' and job.bound ~= '1' then
+  message = repeat_eval(job, 'restart', false)
 else
   message = start_over(job, 'restart', false)
 end

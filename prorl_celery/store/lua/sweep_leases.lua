@@ -56,10 +56,7 @@ local function lose(job, lapsed)
   tell(job, 'lost ' .. job.stage)
   job.fence = job.fence + 1
   if job.cancel then return conclude_cancelled(job, 'sweep') end
-  local before = tonumber(job.losses or 0)
-  job.losses, job.lost = before + 1, job.stage .. ':' .. int(logged(job))
-  call('HSET', job.key, 'losses', int(job.losses), 'lost', job.lost)
-  call('HINCRBY', job.key, 'lost_total', 1)
+  local before = count_loss(job)
   if job.stage == 'rollout' then call('HINCRBY', job.key, 'spent', worked) end
   -- A loss together with the whole process is charged only to a job that ran alone and must start over, or was lost
   -- twice before without progress.
