@@ -21,7 +21,7 @@ from prorl_celery.scheduling.batch_reading import BatchReader
 from prorl_celery.settings import Settings
 from prorl_celery.store.blobs import seal
 
-PAGE_PROMPTS = 200
+PAGE_PROMPTS = 50
 PAGE_BYTES = 1 << 20
 """Prompts that one script adds, so that none holds Redis for long."""
 TENDED_JOBS = 100
@@ -143,6 +143,8 @@ class BatchRegistry(BatchReader):
                     break
                 raise BatchEnded(f"{batch_id} is {answer.decode()}: it takes no more prompts", batch_id=batch_id)
             added += answer
+            while ends and reply[0] == b"ok" and reply[2]:
+                reply = self._run("batch_add", batch_id, "")
         return added
 
 

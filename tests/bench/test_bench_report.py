@@ -80,6 +80,19 @@ def test_all_is_every_benchmark_in_one_report(monkeypatch: pytest.MonkeyPatch):
     assert set(report.figures) == {f"{name}_x" for name in BENCHES}
 
 
+def test_a_figure_that_two_benchmarks_have_is_in_all_under_both_names(capsys: pytest.CaptureFixture[str]):
+    dapo = Report("dapo", 1, 0, {"redis_commands_per_job_100": 3.0}, {"redis_commands_per_job_10000": "no time"})
+    both = Report("all", 1, 0, {"redis_commands_per_job_100": 50.0, "redis_commands_per_job_10000": 51.0})
+    both.take_in(dapo)
+    assert both.figures["redis_commands_per_job_100"] == 50.0
+    assert both.figures["dapo_redis_commands_per_job_100"] == 3.0
+    assert both.absent == {"dapo_redis_commands_per_job_10000": "no time"}
+    for report, name in ((both, "dapo_redis_commands_per_job_100"), (dapo, "redis_commands_per_job_100")):
+        report.show()
+        rows = {line.split("\t")[0]: line.split("\t")[1:] for line in capsys.readouterr().out.splitlines()}
+        assert rows[name] == ["3", "<= 2", "missed"]
+
+
 def test_goals_belong_to_the_full_sizes():
     assert set(FULL.counted) == {100, 10_000}
     assert (FULL.toys, FULL.crowd, FULL.commands) == (64, 256, 1000)

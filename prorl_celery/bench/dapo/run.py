@@ -9,6 +9,8 @@ from typing import Any
 import redis
 
 from prorl_celery.bench.dapo import commands, options
+from prorl_celery.bench.dapo.ahead import ahead
+from prorl_celery.bench.dapo.figure import slots
 from prorl_celery.bench.dapo.outcome import Outcome
 from prorl_celery.bench.dapo.rivals import WAYS, greedy
 from prorl_celery.bench.dapo.simulated import ours
@@ -42,6 +44,7 @@ def _simulated(report: Report, sizes: Sizes) -> None:
         report.part(f"one step, {sizes.dapo_seeds} seeds", ONE_STEP, lambda r: one_step(r, way, sizes))
         report.part(f"{STEPS} steps, {sizes.dapo_ten_step_seeds} seeds", TEN_STEPS, lambda r: ten_steps(r, way, sizes))
         report.part("other workloads", (), lambda r: other_workloads(r, way, sizes))
+        report.part("how far ahead", (), lambda r: ahead(r, settings, sizes.dapo_seeds))
         report.part("options", options.FIGURES, lambda r: options.options(r, way, sizes.dapo_seeds))
         report.part(
             "counting Redis commands", commands.FIGURES, lambda r: commands.commands(r, client, settings, sizes)
@@ -58,6 +61,7 @@ def one_step(report: Report, way: Way, sizes: Sizes) -> None:
     """One step from cold. Raises `BenchFailed` when a batch gets another number of groups than it asked for."""
     outcomes = _outcomes(LONG_TAILED, {"ours": way, **WAYS}, 1, sizes.dapo_seeds)
     report.tables.append(_table(f"one step of {LONG_TAILED.target} groups, seconds", outcomes))
+    slots(report, {name: many[0] for name, many in outcomes.items()})
     report.figures |= {
         "ratio_to_oracle": _ratio(outcomes, "ours", "oracle"),
         "greedy_ratio_to_oracle": _ratio(outcomes, "greedy", "oracle"),

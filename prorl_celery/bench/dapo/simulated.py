@@ -52,20 +52,16 @@ class Fleet:
     def busy(self) -> int:
         return len(self._running)
 
-    @property
-    def stopping(self) -> bool:
-        """Whether something that is revoked still runs."""
-        return bool(self._stops)
-
     def name(self, batch_id: str, numbers: Sequence[int], first: int, again: int = 0) -> None:
         """Say which prompts a batch's prompts are, and how often they were rolled out before."""
         for at, number in enumerate(numbers, first):
             self._names[(batch_id, at)] = (number, again)
 
-    def submit(self, jobs: Sequence[JobRequest]) -> None:
-        """Jobs of no batch."""
+    def submit(self, name: str, jobs: Sequence[JobRequest]) -> None:
+        """Jobs of no batch, named `<name>:<prompt>:<sample>`."""
         for job in jobs:
-            self.name(job.job_id.split(":")[0], range(int(job.job_id.split(":")[1]) + 1), 0)
+            number = int(job.job_id.rsplit(":", 2)[1])
+            self._names[(name, number)] = (number, 0)
         self._queue.extend(one.message for one in self.store.create(jobs) if one.message is not None)
 
     def fill(self) -> None:
@@ -104,6 +100,12 @@ class Fleet:
                 self._stops[job_id] = self.now + NOTICE_SECONDS
                 heapq.heappush(self._ends, (self._stops[job_id], job_id))
 
+    def stop_revoked(self) -> None:
+        """Go on until nothing runs that is revoked."""
+        self.hear_revoked()
+        while self._stops:
+            self.step()
+
     def number(self, group_id: str) -> int:
         """Which prompt a group is of."""
         batch_id, _, prompt = group_id.rpartition(":")
@@ -141,7 +143,7 @@ def ours(
             if state == "waiting_for_prompts" or sent == 0:
                 page = [drawn + at if dataset is None else (drawn + at) % dataset for at in range(dataset or PAGE)]
                 fleet.name(batch_id, page, sent, 0 if dataset is None else number)
-                fleet.batches.add(batch_id, MorePrompts.model_validate({"prompts": [_prompt(n) for n in page]}))
+                fleet.batches.add(batch_id, MorePrompts.model_validate({"prompts": [sent_prompt(n) for n in page]}))
                 drawn, sent = drawn + len(page), sent + len(page)
                 fleet.fill()
             else:
@@ -149,8 +151,8 @@ def ours(
                 fleet.hear_revoked()
             outcome.busy.append((fleet.now, fleet.busy))
         outcome.seconds = fleet.now
-        while not carries and fleet.stopping:
-            fleet.step()
+        if not carries:
+            fleet.stop_revoked()
         fleet.batches.tend()
         status = fleet.batches.status(batch_id)
         won = fleet.batches.groups(batch_id, 0, load.target + 1)
@@ -167,5 +169,6 @@ def ours(
     return outcome
 
 
-def _prompt(number: int) -> dict[str, Any]:
+def sent_prompt(number: int) -> dict[str, Any]:
+    """A prompt as a trainer sends it."""
     return {"prompt_id": f"p{number}", "instance": {"data_source": "math", "problem": str(number), "answer": "1"}}

@@ -4,8 +4,8 @@ arg 1  batch id
 arg 2  '1' when more prompts may come, '0' when these are the last, '' when another page follows
 then 3 for each prompt: prompt_id, fingerprint, request without a job id (blob)
 
-Returns {'ok', how many were new}, {'conflict', prompt_id}, {'ended', state} (and a prompt is new) or {'unknown'}. The first
-        alone writes.
+Returns {'ok', how many were new, 1 when more is to be started by a call without prompts}, {'conflict', prompt_id},
+        {'ended', state} (and a prompt is new) or {'unknown'}. The first alone writes.
 Writes  dapo:<batch>, dapo_prompts:<batch>, dapo_names:<batch>, dapo_specs:<batch>, dapo_waiting:<batch>; for what starts
         group:*, members:*, job:*, data:*, index:queued:init, queued:*:init, batch:<batch>, queues, seq
 ]]
@@ -25,7 +25,7 @@ for i = FIRST, #ARGV - 4, WIDTH do
 end
 if not live(b) then
   if #fresh > 0 then return {'ended', b.state} end
-  return {'ok', 0}
+  return {'ok', 0, 0}
 end
 local clock = b.memory ~= '' and #fresh > 0 and tonumber(call('GET', key('uniform_clock', b.memory)) or 0)
 for _, i in ipairs(fresh) do
@@ -40,6 +40,6 @@ for _, i in ipairs(fresh) do
 end
 if arg(2) ~= '' then set(b, 'more', tonumber(arg(2))) end
 if b.state == 'waiting_for_prompts' and #fresh > 0 then set(b, 'state', 'filling') end
-refill(b)
+local unfinished = refill(b)
 save(b)
-return {'ok', #fresh}
+return {'ok', #fresh, unfinished and 1 or 0}

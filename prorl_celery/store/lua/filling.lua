@@ -67,9 +67,12 @@ local function end_batch(b, state)
 end
 
 -- Start prompts while there is room and they are wanted; note when there are none, or when nothing is left to come.
+-- One script starts no more than MOST_BORN jobs and a prompt; true when others are to go on, as each end of a job does.
+local MOST_BORN = 32
 local function refill(b)
-  if not live(b) then return end
+  if not live(b) then return false end
   while b.live + b.samples <= b.room and wants_more(b) do
+    if #born >= MOST_BORN then break end
     local first = call('ZPOPMIN', key('dapo_waiting', b.id))
     if not first[1] then
       if b.more == 1 and b.state ~= 'waiting_for_prompts' then
@@ -79,11 +82,12 @@ local function refill(b)
       elseif b.more == 0 and b.open == 0 then
         end_batch(b, 'exhausted')
       end
-      return
+      return false
     end
     start_prompt(b, first[1])
   end
   if b.state == 'waiting_for_prompts' then set(b, 'state', 'filling') end
+  return #born >= MOST_BORN
 end
 
 -- How uniform a prompt was lately, as its score stands for it: a logarithm that does not change while the weight decays.
