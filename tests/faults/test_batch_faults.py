@@ -348,8 +348,8 @@ def test_what_a_batch_leaves_is_carried_over_a_rolling_restart(service: FaultSer
     carried = two.status().groups.carried
     assert carried >= 2
     assert eventually(
-        lambda: all(not pids & set(service.stage_children(stage)) for stage, pids in before.items()), WITHIN_S
-    )
+        lambda: all(not pids & set(service.stage_children(stage)) for stage, pids in before.items()), FILLED_S
+    ), service.logs()
     open_gate(service, "carried")
     assert eventually(lambda: two.status().state == "complete", FILLED_S), two.told()
     one.await_end()
