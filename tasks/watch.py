@@ -13,7 +13,7 @@ import threading
 import time
 from collections import defaultdict
 
-from prorl_celery.errors import BackendGone, ProrlError, StoreUnavailable
+from prorl_celery.errors import BackendGone, ProrlError, StageTimeout, StoreUnavailable
 from prorl_celery.llm.loop import ModelLoop
 from prorl_celery.scheduling.backends import Backend, BackendRegistry
 from prorl_celery.scheduling.health import PROBE_SECONDS, well
@@ -185,4 +185,9 @@ class BackendWatch:
         async def ask() -> bool | None:
             return await well(self._models.session, url)
 
-        return self._models.call(ask, cancel=job, timeout=2 * PROBE_SECONDS) is not False
+        try:
+            return self._models.call(ask, cancel=job, timeout=2 * PROBE_SECONDS) is not False
+        except StageTimeout:
+            # The probe has a time-out of its own: our loop was held up, and nothing is known of the backend.
+            job.raise_if_set()
+            return True

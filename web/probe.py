@@ -11,6 +11,7 @@ import http.client
 import json
 import re
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -85,7 +86,11 @@ def _served_length(server: _Server, model: str) -> int | None:
 
 
 def _gives_ids(server: _Server, spec: BackendSpec) -> bool:
-    """Whether a one-token call gives token ids. Raises `Problem` for a token kind that does not."""
+    """Whether a one-token call gives token ids. Raises `Problem` for a token kind that does not give them with their
+    log-probabilities, and for a chat that gives no message.
+    """
+    if spec.kind == "chat":
+        return _chats(server, spec.model)
     if spec.kind == "vllm":
         path, body = (
             "/v1/completions",
@@ -96,28 +101,52 @@ def _gives_ids(server: _Server, spec: BackendSpec) -> bool:
             "/inference/v1/generate",
             {"model": spec.model, "token_ids": [1], "sampling_params": {"max_tokens": 1, "logprobs": 0}},
         )
-    elif spec.kind == "legacy":
-        path, body = "/generate", {"prompt_ids": [1], "max_tokens": 1, "temperature": 1.0, "top_p": 1.0, "seed": 0}
     else:
-        path, body = (
-            "/v1/chat/completions",
-            {
-                "model": spec.model,
-                "messages": [{"role": "user", "content": "Hi"}],
-                "max_tokens": 1,
-                "return_token_ids": True,
-            },
-        )
+        path, body = "/generate", {"prompt_ids": [1], "max_tokens": 1, "temperature": 1.0, "top_p": 1.0, "seed": 0}
     status, reply = server.ask("POST", path, body)
-    holder = reply
-    if isinstance(reply, dict) and isinstance(choices := reply.get("choices"), list) and choices:
-        holder = choices[0]
-    ids = holder.get("response_ids" if spec.kind == "legacy" else "token_ids") if isinstance(holder, dict) else None
-    gives = status == 200 and isinstance(ids, list) and all(type(token) is int for token in ids)
-    if not gives and spec.kind in TOKEN_KINDS:
-        said = f"HTTP {status}: {json.dumps(reply)[:200]}" if status != 200 else "no list of token ids in the answer"
+    said = f"HTTP {status}: {json.dumps(reply)[:200]}" if status != 200 else "no list of token ids in the answer"
+    holder = _first_choice(reply)
+    ids = holder.get("response_ids" if spec.kind == "legacy" else "token_ids")
+    if status != 200 or not (isinstance(ids, list) and ids and all(type(token) is int for token in ids)):
         raise bad_field("kind", f"the backend gives no token ids at {path} ({said}); register it as kind 'chat'")
-    return gives
+    if len(_logprobs(holder)) != len(ids):
+        raise bad_field("kind", f"the backend gives ids without their log-probabilities at {path}")
+    return True
+
+
+def _logprobs(holder: Mapping[str, Any]) -> list[Any]:
+    """What stands for log-probabilities in a reply, in any of the forms; the calls check the values."""
+    found = holder.get("logprobs")
+    if isinstance(found, dict):
+        found = found.get("token_logprobs") or found.get("content")
+    return found if isinstance(found, list) else []
+
+
+def _chats(server: _Server, model: str) -> bool:
+    """Whether the chat route gives token ids and their log-probabilities. A server that refuses to be asked for them is
+    asked without.
+    """
+    path = "/v1/chat/completions"
+    body = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+    status, reply = server.ask("POST", path, {**body, "return_token_ids": True, "logprobs": True})
+    choice = _first_choice(reply)
+    if status in {400, 422}:
+        status, reply = server.ask("POST", path, body)
+        choice = _first_choice(reply)
+    if status != 200 or not isinstance(choice.get("message"), dict):
+        said = f"HTTP {status}: {json.dumps(reply)[:200]}" if status != 200 else "no message in the answer"
+        raise bad_field("kind", f"the backend does not chat at {path} ({said})")
+    ids = choice.get("token_ids")
+    if not (isinstance(ids, list) and ids and all(type(token) is int for token in ids)):
+        return False
+    return len(_logprobs(choice)) == len(ids)
+
+
+def _first_choice(reply: Any) -> Mapping[str, Any]:
+    """The reply's first choice, or the reply where it has none."""
+    choices = reply.get("choices") if isinstance(reply, dict) else None
+    holder = choices[0] if isinstance(choices, list) and choices else reply
+    return holder if isinstance(holder, dict) else {}
 
 
 class _Server:
@@ -149,7 +178,8 @@ class _Server:
             raise Unreachable(str(error)) from error
         finally:
             connection.close()
-        if response.status in {401, 403}:
+        # vLLM answers 403 for routes that it was started without, whoever asks.
+        if response.status == 401 or (response.status == 403 and "Authorization" in self._headers):
             raise bad_field("api_key", f"the backend refuses it (HTTP {response.status})")
         if response.status >= 500 or response.status == 429:
             raise Unreachable(f"HTTP {response.status}")

@@ -65,7 +65,7 @@ class SamplingParams(Incoming):
     top_k: int | None = Field(None, ge=-1)
     max_tokens: int = Field(2048, ge=1, le=1_000_000, description="most tokens of one turn")
     seed: int | None = Field(None, ge=0, lt=2**63)
-    stop: tuple[str, ...] = ()
+    stop: tuple[Annotated[str, StringConstraints(min_length=1)], ...] = ()
 
 
 class AgentParams(Incoming):

@@ -182,11 +182,15 @@ def _read(endpoint: Endpoint, request: ChatRequest, data: bytes, seconds: float)
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     if not isinstance(content, str | None) or not isinstance(reasoning, str | None):
         raise BackendError(f"{endpoint.base} answered a message whose content is not text", url=endpoint.url)
+    finish_reason = finish_reason_of(endpoint, choice)
     prompt_ids, ids, logprobs = None, ids_array(), logprobs_array()
     if choice.get("token_ids") is not None:
         prompt_ids = checked_ids(endpoint, reply.get("prompt_token_ids"), None, "prompt ids")
         ids = checked_ids(endpoint, choice["token_ids"], None, "sampled ids")
-        logprobs = checked_logprobs(endpoint, _logprob_values(choice), len(ids))
+        if not prompt_ids or len(ids) > request.max_tokens or not (ids or finish_reason == "abort"):
+            said = f"{len(prompt_ids)} prompt ids and {len(ids)} sampled ids ({finish_reason})"
+            raise BackendError(f"{endpoint.base} answered {said}, {request.max_tokens} allowed", url=endpoint.url)
+        logprobs = checked_logprobs(endpoint, _logprob_values(choice) if ids else [], len(ids))
     elif endpoint.gives_ids and endpoint.kind != "chat":
         raise BackendError(f"{endpoint.base} answered no token ids", url=endpoint.url)
     prompt_tokens, completion_tokens = _usage(reply)
@@ -194,7 +198,7 @@ def _read(endpoint: Endpoint, request: ChatRequest, data: bytes, seconds: float)
         content=content or "",
         reasoning=reasoning,
         calls=_calls(endpoint, message),
-        finish_reason=finish_reason_of(endpoint, choice),
+        finish_reason=finish_reason,
         prompt_ids=prompt_ids,
         ids=ids,
         logprobs=logprobs,

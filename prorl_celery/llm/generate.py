@@ -2,7 +2,8 @@
 sampled.
 
 vLLM 0.32 serves it with `--enable-scale-out`. Its weights' version is text (`/update_weight_version`); one that is a
-whole number is the policy version, another is unknown. A reply may span several: `weight_versions` lists them as
+whole number is the policy version, another is unknown, and `default` is what it says of weights whose version nobody
+told it: then the version is the one that we were told. A reply may span several: `weight_versions` lists them as
 `{"version", "start", "end"}`, positions among the sampled tokens.
 """
 
@@ -30,6 +31,7 @@ from prorl_celery.llm.wire import (
 )
 
 PATH = "/inference/v1/generate"
+NEVER_TOLD = "default"
 
 
 async def generate(session: aiohttp.ClientSession, endpoint: Endpoint, request: TokenRequest) -> Sampled:
@@ -88,7 +90,7 @@ def _logprobs(choice: dict[str, Any]) -> list[Any] | None:
 
 def _versions(endpoint: Endpoint, spans: Any, count: int) -> array[int] | None:
     """The version of each token; None where the reply does not tell. Raises `BackendError` for spans with gaps."""
-    if not spans:
+    if not spans or _was_never_told(spans):
         return None
     versions = ids_array()
     for span in spans if isinstance(spans, list) else [spans]:
@@ -101,6 +103,10 @@ def _versions(endpoint: Endpoint, spans: Any, count: int) -> array[int] | None:
             f"{endpoint.base} answered weight versions that do not cover the sampled ids", url=endpoint.url
         )
     return versions
+
+
+def _was_never_told(spans: Any) -> bool:
+    return isinstance(spans, list) and all(isinstance(s, dict) and s.get("version") == NEVER_TOLD for s in spans)
 
 
 def _number(version: Any) -> int:

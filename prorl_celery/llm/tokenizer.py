@@ -24,13 +24,14 @@ from tokenizers import Tokenizer
 
 from prorl_celery.errors import BackendError, BadInstance
 from prorl_celery.jobs.turns import ids_array
-from prorl_celery.llm.calls.base import Parser
+from prorl_celery.llm.calls.base import THINK, Parser
 from prorl_celery.llm.calls.forms import FORMS, form_of
 from prorl_celery.llm.template import ChatTemplate, Message, TemplateError
 
 ASSISTANT_MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<|python_tag|>")
 """What an assistant message of the caller's may hold as real tokens: they are how a model thinks and calls."""
 
+_MARK = re.compile(r"<\|[^|<>]+\|>")
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 
@@ -72,6 +73,7 @@ class ChatTokenizer:
         self._placeholder = re.compile(rf"{self._nonce}(\d+)Z")
         self._lead = self._find_lead()
         self.parse_calls: Parser = FORMS[form_of(self._tool_template.source)]
+        self._prompt_thinks = self._find_thought()
 
     def render(
         self,
@@ -111,11 +113,15 @@ class ChatTokenizer:
         return self._tokenizer.decode(list(ids), skip_special_tokens=False)
 
     def decode_reply(self, ids: Sequence[int]) -> str:
-        """Text of a sampled turn without the token that ended it."""
+        """Text of a sampled turn without the token that ended it.
+
+        Where the template's prompt opens the reasoning block, its tag is put before, so that thoughts are told by it.
+        """
         end = len(ids)
         while end and ids[end - 1] in self.stop_ids:
             end -= 1
-        return self.decode(ids[:end])
+        text = self.decode(ids[:end])
+        return THINK + text if self._prompt_thinks and not text.lstrip().startswith(THINK) else text
 
     def same_end(self, sampled: int, written: int) -> bool:
         """Whether a sampled id ends a turn as the id that the template writes there would have."""
@@ -138,7 +144,7 @@ class ChatTokenizer:
                 value = _flatten(value)
             elif key == "tool_calls" and value:
                 value = [_with_decoded_arguments(call) for call in value]
-            masked[key] = value if key == "role" else self._mask(value, pattern)
+            masked[key] = self._mask(value, pattern)
         return masked
 
     def _mask(self, value: Any, pattern: re.Pattern[str]) -> Any:
@@ -156,7 +162,7 @@ class ChatTokenizer:
         return pattern.sub(lambda match: f"{self._nonce}{self._specials.index(match[0])}Z", text)
 
     def _read_tokenizer(self, template_text: str) -> tuple[Tokenizer, list[str]]:
-        """The tokenizer, and the added tokens that mean structure: special ones, and those the template writes.
+        """The tokenizer, and the added tokens that mean structure: special ones, look-alikes, what the template writes.
 
         They match raw text only (`normalized` off), else a look-alike that a normalizer folds would pass the mask.
         """
@@ -165,7 +171,7 @@ class ChatTokenizer:
         specials, changed = [], bool(data.get("truncation") or data.get("padding"))
         for token in data.get("added_tokens") or []:
             text = token["content"]
-            if text.strip() and (token.get("special") or text in template_text):
+            if text.strip() and (token.get("special") or text in template_text or _MARK.fullmatch(text)):
                 changed = changed or bool(token.get("normalized"))
                 token["normalized"] = False
                 specials.append(text)
@@ -198,6 +204,13 @@ class ChatTokenizer:
         if "default" not in sources:
             raise BackendError(f"tokenizer directory {self.directory} holds no chat template")
         return sources
+
+    def _find_thought(self) -> bool:
+        """Whether the template's prompt for a reply ends within an open reasoning block."""
+        try:
+            return self.render([{"role": "user", "content": "a"}]).rstrip().endswith(THINK)
+        except TemplateError:
+            return False
 
     def _find_lead(self) -> str:
         """A special token to encode a continuing text behind, where the tokenizer treats a text's start apart.

@@ -8,6 +8,7 @@ caller (`ModelLoop.call`), tries by the constants below.
 from __future__ import annotations
 
 import asyncio
+import email.utils
 import json
 import math
 import random
@@ -30,6 +31,8 @@ FAULT_TRIES = 5
 BUSY_TRIES = 120
 """Tries while it says that it is busy and when to come again."""
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.2, 30.0
+LEAST_BUSY_WAIT_SECONDS = 2.0
+"""What the pauses grow to where a busy backend wishes for less."""
 REPLY_BYTES = 1 << 20
 REPLY_BYTES_PER_ID = 256
 """A sampled token in a reply is its id, its log-probability and its text, escaped: about 40 bytes."""
@@ -102,7 +105,9 @@ async def repeated(attempt: Callable[[], Awaitable[T]], *, pause_first: bool = F
                 pause = FIRST_WAIT_SECONDS * 2 ** (faults - 1) * random.uniform(0.75, 1.25)
             else:
                 waits += 1
-                pause = busy.wait_seconds * random.uniform(1.0, 1.1) + 0.01
+                # One that says "at once" and stays busy is asked less and less often, not 120 times within a second.
+                least = min(FIRST_WAIT_SECONDS * 2 ** min(waits - 1, 10), LEAST_BUSY_WAIT_SECONDS)
+                pause = max(busy.wait_seconds * random.uniform(1.0, 1.1), least * random.uniform(0.75, 1.25))
             if faults >= FAULT_TRIES or waits >= BUSY_TRIES:
                 raise busy.error from busy
         await asyncio.sleep(min(pause, LONGEST_WAIT_SECONDS))
@@ -271,11 +276,15 @@ def checked_logprobs(endpoint: Endpoint, values: Any, count: int) -> array[float
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds; a date in its place is treated as a plain fault."""
+    """Seconds to wait, given as such or as a date; None where there is nothing of the kind."""
+    said = headers.get("Retry-After", "")
     try:
-        seconds = float(headers.get("Retry-After", ""))
+        seconds = float(said)
     except ValueError:
-        return None
+        try:
+            seconds = max(0.0, email.utils.parsedate_to_datetime(said).timestamp() - time.time())
+        except (ValueError, TypeError, OverflowError):
+            return None
     return min(seconds, LONGEST_WAIT_SECONDS) if seconds >= 0 and math.isfinite(seconds) else None
 
 

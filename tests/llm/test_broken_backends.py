@@ -8,6 +8,8 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +121,57 @@ def test_a_busy_backend_is_waited_for_longer_than_a_broken_one(make: Make, stub:
         web.Response(status=429, headers={"Retry-After": "0"}) if len(stub.bodies) <= wire.FAULT_TRIES + 3 else good()
     )
     assert list(make().sample().sampled_ids) == [5, 6, 2]
+
+
+def test_a_busy_backend_that_says_at_once_is_not_asked_all_its_tries_within_a_second(
+    make: Make, stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    async def passed(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(wire, "FIRST_WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(wire.asyncio, "sleep", passed)  # type: ignore[attr-defined]
+    busy = web.Response(status=503, headers={"Retry-After": "0"})
+    raises = {"error": wire.refusal(Endpoint(url=stub.url, model="m"), "/p", 503, busy.headers, b"")}
+
+    async def attempt() -> None:
+        raise raises["error"]
+
+    with pytest.raises(BackendError):
+        asyncio.run(wire.repeated(attempt))
+    assert len(pauses) == wire.BUSY_TRIES - 1
+    assert sum(pauses) > 60
+    assert max(pauses[:3]) < 2
+
+
+@pytest.mark.parametrize(
+    ("said", "least", "most"),
+    [
+        ("2", 2.0, 2.0),
+        (0, None, None),
+        (60, 20.0, 30.0),  # a date, so many seconds from now; no wait is longer than half a minute
+        (-3600, 0.0, 0.0),
+        ("Fri, 99 Foo 2026 00:00:00 GMT", None, None),
+        ("-1", None, None),
+        ("nan", None, None),
+        ("inf", None, None),
+        ("soon", None, None),
+    ],
+)
+def test_a_wish_to_be_asked_later_is_read_as_seconds_or_as_a_date(
+    said: Any, least: float | None, most: float | None
+) -> None:
+    if isinstance(said, int):
+        said = format_datetime(datetime.now(UTC) + timedelta(seconds=said), usegmt=True) if said else ""
+    refused = wire.refusal(Endpoint(url="http://b", model="m"), "/p", 503, {"Retry-After": said}, b"")
+    assert isinstance(refused, wire.Busy)
+    if least is None or most is None:
+        assert refused.wait_seconds is None
+    else:
+        assert refused.wait_seconds is not None
+        assert least <= refused.wait_seconds <= most
 
 
 def test_a_backend_that_is_not_there_is_tried_a_few_times(make: Make) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from llm_stub import BASH, CHATML
 from llm_templates import GEMMA, LLAMA3, MISTRAL, QWEN3
 
-from prorl_celery.llm.calls.base import Parsed
+from prorl_celery.llm.calls.base import _PART_CHARS, Parsed, decode_at
 from prorl_celery.llm.calls.forms import FORMS, form_of
 
 TYPED = {
@@ -103,6 +104,9 @@ def test_calls_are_read_as_their_models_write_them(form: str, text: str, calls: 
         ("llama", '{"name": "bash", "parameters": [1]}', "must be a JSON object, not a list"),
         ("llama", '{"name": "bash", "parameters": {}} and more', "text after the JSON"),
         ("llama", "<|python_tag|>", "nothing after"),
+        ("llama", '{"name": "bash", "parameters": {"timeout": -1e999}}', "too large a number"),
+        ("hermes", '<tool_call>{"name": "bash", "arguments": {"timeout": 1E400}}</tool_call>', "too large a number"),
+        ("pythonic", "[" + "a." * 300 + "b(x=1), (lambda: 1)()]", "is not a call"),
         ("pythonic", '[bash("ls")]', "must be given by name"),
         ("pythonic", "[bash(command=open('x'))]", "not a literal"),
         ("pythonic", "[bash(command={1, 2})]", "not a literal that JSON has"),
@@ -135,6 +139,7 @@ def test_a_malformed_call_of_each_form_says_what_is_wrong(form: str, text: str, 
     [
         ("llama", 'The answer is {"name": "bash"}.'),
         ("llama", '{"answer": 3}'),
+        ("llama", '{"name": "Alice", "age": 3}'),
         ("pythonic", "[1, 2, 3]"),
         ("pythonic", "[see above] bash(command='ls')"),
         ("pythonic", "I would call bash(command='ls')"),
@@ -197,6 +202,75 @@ def test_nothing_makes_a_form_raise_and_a_call_has_arguments_or_an_error(form: s
 def test_a_reply_of_a_million_characters_is_read_in_one_pass(form: str) -> None:
     for piece in ("<tool_call>", "<function=x>", "<parameter=x>", '{"name": "', "[x(", "[TOOL_CALLS]", "</parameter>"):
         parse(form, piece * (400_000 // len(piece)))
+
+
+@pytest.mark.parametrize(
+    ("form", "begin", "piece"),
+    [
+        ("hermes", "", "<tool_call>{}"),
+        ("hermes", "", '<tool_call>{"name": "a"}'),
+        ("hermes", "", "<tool_call>\n{x\n</tool_call>\n"),
+        ("qwen_xml", "", "<function=a>"),
+        ("qwen_xml", "", "<function="),
+        ("llama", "<|python_tag|>", '{"name": "a"};'),
+        ("pythonic", "[", "a(x=1),"),
+        ("mistral", "", "[TOOL_CALLS]a[ARGS]{}"),
+    ],
+)
+def test_a_reply_of_thousands_of_calls_takes_time_in_proportion(form: str, begin: str, piece: str) -> None:
+    end = "]" if form == "pythonic" else ""
+
+    def seconds(calls: int) -> float:
+        text, began = begin + piece * calls + end, time.process_time()
+        parsed = parse(form, text)
+        assert len(parsed.calls) == calls
+        return time.process_time() - began
+
+    few = min(seconds(1_000) for _ in range(3))
+    assert min(seconds(16_000) for _ in range(2)) < 64 * few  # 256 times where each looks through the rest
+
+
+def test_calls_of_a_list_do_not_keep_the_whole_list_each() -> None:
+    calls = parse("mistral", "[TOOL_CALLS] [" + ", ".join(["{}"] * 1_000) + "]").calls
+    assert len(calls) == 1_000
+    assert sum(len(call.raw) for call in calls) == 2_000
+
+
+def test_a_value_of_any_length_is_read_whole() -> None:
+    for length in range(_PART_CHARS - 30, _PART_CHARS + 3):
+        for value in ({"a": "x" * length, "b": True}, ["y" * length, -12.5e3, None], {"a": "\\" * (length // 2 + 1)}):
+            text = json.dumps(value)
+            assert decode_at(text + "</tool_call>", 0) == (value, len(text))
+    with pytest.raises(ValueError, match="Expecting"):
+        decode_at('{"a": "' + "x" * _PART_CHARS + '" 1}', 0)
+
+
+def test_a_call_that_follows_at_once_is_a_call_of_its_own() -> None:
+    first, second = parse("qwen_xml", "<function=a><parameter=x>1</parameter><function=b></function>").calls
+    assert (first.name, first.arguments, second.name, second.arguments) == ("a", None, "b", {})
+
+
+def test_a_type_may_be_one_of_several() -> None:
+    properties = {
+        "text": {"type": ["string", "null"]},
+        "count": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        "odd": {"type": {}},
+    }
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"properties": properties}}}]
+    for written, arguments in (
+        (("ls -la", "5", "x"), {"text": "ls -la", "count": 5, "odd": "x"}),
+        (("null", "null", "5"), {"text": None, "count": None, "odd": "5"}),
+    ):
+        names = zip(properties, written, strict=True)
+        body = "".join(f"<parameter={name}>\n{value}\n</parameter>" for name, value in names)
+        (call,) = FORMS["qwen_xml"](f"<function=f>{body}</function>", str, tools).calls
+        assert call.arguments == arguments
+
+
+def test_thoughts_between_mistrals_own_marks_are_thoughts() -> None:
+    parsed = parse("mistral", '[THINK]not [TOOL_CALLS]x[/THINK]Well.[TOOL_CALLS]bash[ARGS]{"command": "ls"}')
+    assert (parsed.reasoning, parsed.content) == ("not [TOOL_CALLS]x", "Well.")
+    assert [(call.name, call.error) for call in parsed.calls] == [("bash", None)]
 
 
 @pytest.mark.parametrize(

@@ -180,6 +180,9 @@ def test_a_call_that_cannot_be_read_is_told_and_goes_back_as_an_object(make: Mak
         lambda: answer(content="x"),  # a backend that gives ids gave none
         lambda: answer(content="x", ids=[1, 2]),  # but no prompt ids
         lambda: answer(content="x", prompt=[1], ids=[-1]),
+        lambda: answer(content="x", prompt=[1], ids=[]),  # a turn without a token
+        lambda: answer(content="x", prompt=[], ids=[1]),
+        lambda: answer(content="x", prompt=[1], ids=[1] * 5000),  # more than were allowed
         lambda: answer(content="x", calls=[{"function": None}], prompt=[1], ids=[1]),
         lambda: web.Response(status=404, text="no such model"),
         lambda: web.Response(status=500, text="oops"),
@@ -258,7 +261,7 @@ def test_a_cancel_frees_the_caller_and_closes_the_connection(make: Make, stub: S
 
     stub.answer = lambda body: never()
     with pytest.raises(StageTimeout):
-        make(seconds=0.3).sample()
+        make(seconds=2.0).sample()  # long enough for the call to arrive
     assert stub.aborted.wait(5)
     stub.aborted.clear()
     stub.arrived.clear()

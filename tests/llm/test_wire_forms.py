@@ -70,6 +70,8 @@ def test_generate_is_sent_ids_and_every_sampling_parameter(make: Make, stub: Stu
         ([("7", 0, 1), ("8", 1, 3)], [7, 8, 8]),
         ([("7", 0, 0), (8, 0, 3)], [8, 8, 8]),
         ([("step-2", 0, 3)], [-1, -1, -1]),
+        ([("default", 0, 3)], [3, 3, 3]),
+        ([("default", 0, 1), ("8", 1, 3)], [-1, 8, 8]),
         (None, [3, 3, 3]),
         ([], [3, 3, 3]),
     ],

@@ -175,6 +175,18 @@ def test_drift_of_a_chats_prompt_is_flagged_exactly_where_the_text_encodes_other
     assert flags == {True, False}
 
 
+def test_a_chat_with_tools_works_at_a_server_that_was_started_without_a_parser_for_calls(
+    engine: Engine, talks: Talks, tiny_tokenizer: ChatTokenizer
+) -> None:
+    asked = [{"role": "user", "content": "List the files."}]
+    talk = talks(engine, mode="chat", messages=asked, tools=TOOLS, max_tokens=1, temperature=0.0)
+    first, second = turns(talk, 2)
+    assert first.delta_ids == tiny_tokenizer.encode(tiny_tokenizer.render(asked, TOOLS))  # the tools are in the prompt
+    for reply in (first, second):
+        assert len(reply.sampled_ids) == len(reply.logprobs) == 1
+    assert second.prompt_tokens > first.prompt_tokens + 1
+
+
 @pytest.mark.parametrize(("kind", "mode"), [("vllm", "tokens"), ("vllm_generate", "tokens"), ("vllm", "chat")])
 def test_a_prompt_that_the_engine_finds_too_long_is_a_context_overflow(
     engine: Engine, talks: Talks, kind: str, mode: str

@@ -133,6 +133,7 @@ class Talks:
         *,
         mode: str = "tokens",
         messages: Sequence[dict[str, Any]] = QUESTION,
+        tools: Sequence[dict[str, Any]] = (),
         gate: Gate | None = None,
         deadline: Callable[[], float] = lambda: CALL_SECONDS,
         **sampling: Any,
@@ -140,6 +141,7 @@ class Talks:
         request = ConversationRequest(
             job_id=f"job-{next(self._numbers)}",
             messages=messages,
+            tools=tools,
             sampling=SamplingParams.model_validate(sampling),
             model_loop=self._loop,
             cancel=self._cancel,

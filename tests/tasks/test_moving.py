@@ -267,13 +267,15 @@ def test_a_draining_backend_finishes_its_jobs(fleet: Fleet) -> None:
 
 def test_a_backend_that_crashes_on_abort_is_dead_and_the_service_goes_on(fleet: Fleet) -> None:
     """Public report: an abort kills the engine."""
-    fragile = fleet.add(latency=0.5)
+    sound = fleet.add()  # started before there is any hurry: on a busy machine that takes longer than the turns do
+    assert fleet.process.backends.remove(sound.url, "now")
+    fragile = fleet.add(latency=3.0)
     fragile.fail("crash", count=1)
     fleet.submit("victim")
     fragile.wait_until(live=1, seconds=GENEROUS_SECONDS)
     fleet.submit("neighbour")
     reaches(fleet, "neighbour", 1)
-    sound = fleet.add()
+    fleet.register(sound)
     fleet.store.cancel("victim")
     victim, neighbour = fleet.results("victim", "neighbour")
     assert victim.state == "cancelled"

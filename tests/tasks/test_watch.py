@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import select
 from collections.abc import Iterator
 
@@ -10,7 +11,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from prorl_celery.errors import BackendGone, Cancelled
+from prorl_celery.errors import BackendGone, Cancelled, StageTimeout
 from prorl_celery.llm.loop import ModelLoop
 from prorl_celery.scheduling.backends import Backend, BackendRegistry
 from prorl_celery.settings import Settings
@@ -112,6 +113,30 @@ def test_who_watches_no_more_hears_nothing(registry: BackendRegistry, call: Call
     watch.heard()
     assert not call.lost
     assert watch.changes == 1
+
+
+def test_a_loop_that_is_held_up_says_nothing_of_a_backend_and_ends_no_stage(
+    registry: BackendRegistry, job: JobSignal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stage has all the time that it needs: it must not end as timed out."""
+
+    async def held_up(session: object, url: str) -> bool:
+        await asyncio.sleep(60)
+        return False
+
+    monkeypatch.setattr(watching, "well", held_up)
+    monkeypatch.setattr(watching, "PROBE_SECONDS", 0.05)
+    registry.put(A)
+    models = ModelLoop()
+    try:
+        watch = BackendWatch(registry, models)
+        assert not watch.has_gone("http://a", job)
+        job.set(StageTimeout("the stage's own time is up"))
+        registry.put(A.model_copy(update={"url": "http://b"}))
+        with pytest.raises(StageTimeout, match="own time"):
+            watch.has_gone("http://b", job)
+    finally:
+        models.stop()
 
 
 def test_a_store_that_is_away_ends_no_call(call: CallSignal, tmp_path: object) -> None:

@@ -115,6 +115,9 @@ def test_one_that_gives_no_token_ids_is_refused_for_tokens_and_taken_for_chat(ap
         (200, {"choices": [None]}),
         (200, {"choices": [{"token_ids": "ids"}]}),
         (200, {"choices": [{"token_ids": [1.5]}]}),
+        (200, {"choices": [{"token_ids": [], "logprobs": {"token_logprobs": []}}]}),
+        (200, {"choices": [{"token_ids": [5]}]}),
+        (200, {"choices": [{"token_ids": [5], "logprobs": {"token_logprobs": [-1.0, -2.0]}}]}),
         (200, {"data": [None, {"id": 1}], "choices": 1}),
         (404, {"error": "no such route"}),
         (302, {}),
@@ -127,10 +130,35 @@ def test_nonsense_is_refused_and_never_a_500(api: FlaskClient, tokenizer: str, r
         assert bad_field(api.post("/v1/backends", json=spec)) == "kind"
 
 
+@pytest.mark.parametrize(
+    "reply",
+    [(404, {}), (400, {"error": "no chat template"}), (200, {"choices": [{"text": "a"}]}), (200, b"<html>"), (302, {})],
+)
+def test_a_server_that_does_not_chat_is_refused_for_chat(api: FlaskClient, reply: tuple[int, Any]) -> None:
+    with server(lambda *_: reply) as url:
+        assert bad_field(api.post("/v1/backends", json={"url": url, "model": "m", "kind": "chat"})) == "kind"
+
+
+def test_a_server_that_refuses_to_be_asked_for_ids_is_taken_for_chat(api: FlaskClient) -> None:
+    def strict(method: str, path: str, body: Any) -> tuple[int, Any]:
+        if method == "POST" and "return_token_ids" in body:
+            return 400, {"error": "unknown field return_token_ids"}
+        return 200, {"choices": [{"message": {"content": "a"}}]}
+
+    with server(strict) as url:
+        chat = api.post("/v1/backends", json={"url": url, "model": "m", "kind": "chat"})
+    assert chat.status_code == 201
+    assert (chat.get_json()["state"], chat.get_json()["gives_ids"]) == ("up", False)
+
+
 def test_a_refused_key_and_another_model_are_named(api: FlaskClient, tokenizer: str) -> None:
     with server(lambda *_: (401, {})) as url:
         spec = {"url": url, "model": "m", "tokenizer": tokenizer, "api_key": "wrong"}
         assert bad_field(api.post("/v1/backends", json=spec)) == "api_key"
+    with server(lambda *_: (403, {})) as url:
+        spec = {"url": url, "model": "m", "tokenizer": tokenizer, "kind": "vllm_generate"}
+        assert bad_field(api.post("/v1/backends", json={**spec, "api_key": "wrong"})) == "api_key"
+        assert bad_field(api.post("/v1/backends", json=spec)) == "kind"  # a route that it was started without
     with server(lambda *_: (200, {"data": [{"id": "other", "max_model_len": 10}]})) as url:
         spec = {"url": url, "model": "m", "tokenizer": tokenizer}
         assert bad_field(api.post("/v1/backends", json=spec)) == "model"

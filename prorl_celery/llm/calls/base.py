@@ -7,6 +7,7 @@ agent loop gives back as the observation.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -53,21 +54,22 @@ class Parser(Protocol):
     def __call__(self, text: str, make_id: MakeId, tools: Schemas = ()) -> Parsed: ...
 
 
-def split_reasoning(text: str, opening: str) -> tuple[str | None, str]:
+def split_reasoning(text: str, opening: str, marks: tuple[str, str] = (THINK, UNTHINK)) -> tuple[str | None, str]:
     """The reasoning block and what follows it. Calls inside the block are thoughts, not calls; `opening` is how a call
-    begins.
+    begins, `marks` stand around the block.
 
     A block without its opening tag is one that the template opened in the generation prompt; a block that is never
     closed was cut short, and all of it is reasoning.
     """
-    opened = text.lstrip().startswith(THINK)
-    end = text.find(UNTHINK)
+    think, unthink = marks
+    opened = text.lstrip().startswith(think)
+    end = text.find(unthink)
     if end < 0:
-        return (text.lstrip()[len(THINK) :].strip(), "") if opened else (None, text)
+        return (text.lstrip()[len(think) :].strip(), "") if opened else (None, text)
     if not opened and 0 <= text.find(opening) < end:
         return None, text
     head = text[:end].lstrip()
-    return head.removeprefix(THINK).strip(), text[end + len(UNTHINK) :].lstrip("\n")
+    return head.removeprefix(think).strip(), text[end + len(unthink) :].lstrip("\n")
 
 
 def checked_call(call_id: str, value: Any, raw: str, *, form: str, key: str = "arguments") -> ToolCall:
@@ -94,7 +96,9 @@ def checked_call(call_id: str, value: Any, raw: str, *, form: str, key: str = "a
 
 
 def decode(text: str) -> Any:
-    """Strict JSON (no NaN, no Infinity); `ValueError` whatever is wrong with it, absurd nesting included."""
+    """Strict JSON (no NaN, no Infinity, nothing that becomes one); `ValueError` whatever is wrong with it, absurd
+    nesting included.
+    """
     value, end = decode_at(text, 0)
     if text[end:].strip():
         raise ValueError(f"there is text after the JSON at character {end}")
@@ -111,14 +115,39 @@ def decode_at(text: str, start: int) -> tuple[Any, int]:
     while start < len(text) and text[start] in " \t\r\n":
         start += 1
     try:
-        value, end = _DECODER.raw_decode(text, start)
+        value, end = _decoded(text, start)
     except json.JSONDecodeError as error:
-        raise ValueError(f"{error.msg} at character {error.pos - start}") from None
+        raise ValueError(f"{error.msg} at character {error.pos}") from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if _SURROGATE.search(text, start, end) and not _is_text(value):
         raise ValueError("it holds half of a surrogate pair, which is no character")
     return value, end
+
+
+def _decoded(text: str, start: int) -> tuple[Any, int]:
+    """What begins at `start`, and where it ends. Raises as the decoder, with positions counted from `start`.
+
+    The decoder counts the lines before an error from the text's beginning, so that it is shown a part first: a long
+    text of many broken calls would take minutes.
+    """
+    part = text[start : start + _PART_CHARS]
+    whole = start + len(part) == len(text)
+    try:
+        value, end = _DECODER.raw_decode(part)
+        if whole or end < len(part):
+            return value, start + end
+    except json.JSONDecodeError as error:
+        if whole or not (error.msg.startswith("Unterminated") or error.pos > len(part) - _LONGEST_WORD):
+            raise
+    value, end = _DECODER.raw_decode(text[start:])
+    return value, start + end
+
+
+def skip_space(text: str, at: int) -> int:
+    """Where the text goes on behind the white space at `at`, without a copy of the rest."""
+    found = _SPACE.match(text, at)
+    return at if found is None else found.end()
 
 
 def _is_text(value: Any) -> bool:
@@ -134,6 +163,14 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
+def _finite(number: str) -> float:
+    """A number that JSON allows may be more than a float holds, and an infinity cannot be written as JSON again."""
+    value = float(number)
+    if not math.isfinite(value):
+        raise ValueError(f"{number[:40]} is too large a number")
+    return value
+
+
 def _kind(value: Any) -> str:
     names = {list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number", dict: "an object"}
     return names.get(type(value), "null")
@@ -142,4 +179,10 @@ def _kind(value: Any) -> str:
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 """A character written as (half of) a pair of escapes."""
 
-_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+_PART_CHARS = 1 << 14
+_LONGEST_WORD = 16
+"""More than the longest thing that can be cut in the middle without being told as unterminated: `false`, `\\ud83d`."""
+
+_SPACE = re.compile(r"\s*")
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)

@@ -15,6 +15,7 @@ from prorl_celery.llm.calls.base import (
     checked_call,
     decode_at,
     malformed,
+    skip_space,
     split_reasoning,
 )
 
@@ -38,10 +39,10 @@ def parse_hermes(text: str, make_id: MakeId, tools: Schemas = ()) -> Parsed:
 
 def _read_call(text: str, start: int, call_id: str) -> tuple[ToolCall, int]:
     """The call whose body begins at `start`, and where the text goes on after it."""
-    close = text.find(CLOSE, start)
     try:
         value, end = decode_at(text, start)
     except ValueError as error:
+        close = text.find(CLOSE, start)
         stop = close if close >= 0 else len(text)
         raw = text[start:stop].strip()
         if close < 0:
@@ -50,14 +51,15 @@ def _read_call(text: str, start: int, call_id: str) -> tuple[ToolCall, int]:
             why = f"The tool call is not valid JSON: {error}. {FORM}"
         return malformed(call_id, raw, why), stop + (len(CLOSE) if close >= 0 else 0)
     # The JSON decides where the body ends: a string in it may hold </tool_call>.
+    following = skip_space(text, end)
+    if text.startswith(OPEN, following):
+        # The end tag is missing before the next call; the next call is read in its own right.
+        return checked_call(call_id, value, text[start:end].strip(), form=FORM), following
     close = text.find(CLOSE, end)
     stop = close if close >= 0 else len(text)
     after = stop + (len(CLOSE) if close >= 0 else 0)
     raw = text[start:stop].strip()
     extra = text[end:stop].strip()
-    if extra.startswith(OPEN):
-        # The end tag is missing before the next call; the next call is read in its own right.
-        return checked_call(call_id, value, text[start:end].strip(), form=FORM), text.find(OPEN, end)
     if extra:
         return malformed(call_id, raw, f"There is text after the JSON of the tool call: {extra[:80]!r}. {FORM}"), after
     return checked_call(call_id, value, raw, form=FORM), after

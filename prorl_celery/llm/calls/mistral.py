@@ -8,6 +8,8 @@ Of v11 there is one with `[CALL_ID]123456789` between name and arguments. The id
 
 from __future__ import annotations
 
+import json
+
 from prorl_celery.llm.calls.base import (
     MakeId,
     Parsed,
@@ -16,17 +18,20 @@ from prorl_celery.llm.calls.base import (
     checked_call,
     decode_at,
     malformed,
+    skip_space,
     split_reasoning,
 )
 
 OPEN, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
+MARKS = ("[THINK]", "[/THINK]")
+"""Around the reasoning of those that were trained with tokens for it; others write `<think>`."""
 FORM = 'Write [TOOL_CALLS] and then [{"name": "TOOL", "arguments": {...}}].'
 FORM_ARGS = "Write [TOOL_CALLS]TOOL[ARGS]{...} for each call."
 
 
 def parse_mistral(text: str, make_id: MakeId, tools: Schemas = ()) -> Parsed:
     """Take a reply apart, as `Parser`."""
-    reasoning, rest = split_reasoning(text, OPEN)
+    reasoning, rest = split_reasoning(text, OPEN, MARKS) if MARKS[0] in text else split_reasoning(text, OPEN)
     content, mark, body = rest.partition(OPEN)
     if not mark:
         return Parsed(rest.strip(), reasoning, ())
@@ -47,7 +52,12 @@ def _listed(body: str, make_id: MakeId) -> tuple[ToolCall, ...]:
     entries = value if isinstance(value, list) else [value]
     if not entries:
         return (malformed(make_id(0), body, f"The list of tool calls is empty. {FORM}"),)
-    return tuple(checked_call(make_id(n), entry, body, form=FORM) for n, entry in enumerate(entries))
+    # Each with its own text, not the whole list's: a list of a thousand would be kept a thousand times.
+    raws = [body] if len(entries) == 1 else [json.dumps(entry, ensure_ascii=False) for entry in entries]
+    return tuple(
+        checked_call(make_id(n), entry, raw, form=FORM)
+        for n, (entry, raw) in enumerate(zip(entries, raws, strict=True))
+    )
 
 
 def _named(body: str, make_id: MakeId) -> tuple[ToolCall, ...]:
@@ -70,12 +80,12 @@ def _named(body: str, make_id: MakeId) -> tuple[ToolCall, ...]:
             calls.append(malformed(call_id, body[at:], why, name))
             break
         calls.append(checked_call(call_id, {"name": name, "arguments": value}, body[at:end], form=FORM_ARGS))
-        behind = body[end:].lstrip()
-        if behind and ARGS not in behind:
-            why = f"There is text after the tool calls: {behind[:80]!r}. {FORM_ARGS}"
+        behind = skip_space(body, end)
+        if behind < len(body) and body.find(ARGS, behind) < 0:
+            why = f"There is text after the tool calls: {body[behind : behind + 80]!r}. {FORM_ARGS}"
             calls[-1] = malformed(call_id, body[at:], why, name)
             break
-        at = len(body) - len(behind)
+        at = behind
     if not calls:
         calls.append(malformed(make_id(0), "", f"There is nothing after [TOOL_CALLS]. {FORM_ARGS}"))
     return tuple(calls)

@@ -15,10 +15,19 @@ else is read as JSON. Models leave the outer tags out at times; the function's a
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from prorl_celery.llm.calls.base import MakeId, Parsed, Schemas, ToolCall, decode, malformed, split_reasoning
+from prorl_celery.llm.calls.base import (
+    MakeId,
+    Parsed,
+    Schemas,
+    ToolCall,
+    decode,
+    malformed,
+    skip_space,
+    split_reasoning,
+)
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 FUNCTION, END_FUNCTION = "<function=", "</function>"
@@ -26,9 +35,11 @@ FORM = (
     "Write <tool_call><function=TOOL><parameter=NAME>VALUE</parameter></function></tool_call>, "
     "with one <parameter> for each argument."
 )
+_HEAD = re.compile(r"<function=([^<>\n]*)>")
+_END = re.compile(r"</function>|<function=")
 _PARAMETER = re.compile(r"\s*<parameter=([^>\n]*)>")
-_END_PARAMETER = re.compile(r"</parameter>(?=\s*(?:<parameter=|</function>|$))")
-"""The end of a value: only where another parameter or the function's end follows, for a value may hold the tag."""
+_END_PARAMETER = re.compile(r"</parameter>(?=\s*(?:<parameter=|</function>|<function=|</tool_call>|$))")
+"""The end of a value: only where another parameter, the end or the next call follows, for a value may hold the tag."""
 
 
 def parse_qwen_xml(text: str, make_id: MakeId, tools: Schemas = ()) -> Parsed:
@@ -42,9 +53,9 @@ def parse_qwen_xml(text: str, make_id: MakeId, tools: Schemas = ()) -> Parsed:
         content.append(before.removesuffix(OPEN))
         call, at = _read_call(rest, start, make_id(len(calls)), tools)
         calls.append(call)
-        behind = rest[at:].lstrip()
-        if behind.startswith(CLOSE):
-            at = len(rest) - len(behind) + len(CLOSE)
+        behind = skip_space(rest, at)
+        if rest.startswith(CLOSE, behind):
+            at = behind + len(CLOSE)
     content.append(rest[at:])
     if not calls and OPEN in rest:
         # A call was begun in a form that is not this one: better told than taken for words.
@@ -56,13 +67,13 @@ def parse_qwen_xml(text: str, make_id: MakeId, tools: Schemas = ()) -> Parsed:
 
 def _read_call(text: str, start: int, call_id: str, tools: Schemas) -> tuple[ToolCall, int]:
     """The call whose function tag begins at `start`, and where the text goes on after it."""
-    head = text.find(">", start)
-    name = text[start + len(FUNCTION) : head].strip() if head >= 0 else ""
-    if not name or "\n" in name:
-        stop = _end(text, start)
+    head = _HEAD.match(text, start)
+    name = head[1].strip() if head else ""
+    if head is None or not name:
+        stop = _end(text, start + 1)
         return malformed(call_id, text[start:stop].strip(), f"The function has no name. {FORM}"), stop
     arguments: dict[str, Any] = {}
-    at = head + 1
+    at = head.end()
     while (opened := _PARAMETER.match(text, at)) is not None:
         key = opened[1].strip()
         closed = _END_PARAMETER.search(text, opened.end())
@@ -87,12 +98,11 @@ def _read_call(text: str, start: int, call_id: str, tools: Schemas) -> tuple[Too
 
 
 def _end(text: str, at: int) -> int:
-    """Where a function's tag ends, or the next call or the text does."""
-    end = text.find(END_FUNCTION, at)
-    following = text.find(FUNCTION, at + 1)
-    if end >= 0 and (following < 0 or end < following):
-        return end + len(END_FUNCTION)
-    return following if following >= 0 else len(text)
+    """Where the function that goes on at `at` ends: behind its tag, or where the next call begins or the text ends."""
+    found = _END.search(text, at)
+    if found is None:
+        return len(text)
+    return found.end() if found[0] == END_FUNCTION else found.start()
 
 
 def _schema(tools: Schemas, name: str, key: str) -> Mapping[str, Any]:
@@ -106,10 +116,23 @@ def _schema(tools: Schemas, name: str, key: str) -> Mapping[str, Any]:
 
 def _typed(value: str, schema: Mapping[str, Any]) -> Any:
     """A value as its schema has it. Raises `ValueError` for what is no JSON where the schema wants other than text."""
-    kind = schema.get("type", "string")
-    if kind == "string":
-        return value
+    kinds = _kinds(schema)
     text = value.strip()
-    if kind == "boolean" and text.lower() in ("true", "false"):  # as Python writes them
+    if "string" in kinds:
+        return None if "null" in kinds and text == "null" else value
+    if "boolean" in kinds and text.lower() in ("true", "false"):  # as Python writes them
         return text.lower() == "true"
     return decode(text)
+
+
+def _kinds(schema: Mapping[str, Any]) -> Sequence[str]:
+    """The types that a schema allows; text where it does not say."""
+    kind = schema.get("type")
+    if isinstance(kind, str):
+        return [kind]
+    if isinstance(kind, list):
+        return kind
+    either = schema.get("anyOf") or schema.get("oneOf")
+    if not isinstance(either, list):
+        return ["string"]
+    return [kind for other in either if isinstance(other, Mapping) for kind in _kinds(other)]
