@@ -33,7 +33,7 @@ end
 local message
 if charged then
   message = try_again_or_end(job, 'restart', true, 'failed', 'error', arg(5))
-elseif job.stage == 'eval' and job.bound ~= '1' then
+elseif arg(7) == '1' and job.stage == 'eval' and job.bound ~= '1' then
   message = repeat_eval(job, 'restart', false)
 else
   message = start_over(job, 'restart', false)
