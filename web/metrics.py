@@ -29,7 +29,7 @@ class Metric:
     name: str
     kind: Literal["counter", "gauge"]
     help: str
-    samples: list[tuple[Mapping[str, str], int]] = field(default_factory=list)
+    samples: list[tuple[Mapping[str, str], int | float]] = field(default_factory=list)
 
     def lines(self) -> Iterator[str]:
         """As they are written."""
@@ -115,6 +115,12 @@ def metrics_of(status: ServiceStatus) -> list[Metric]:
         ),
         *_counters(status.counts),
         Metric(
+            "prorl_batches",
+            "gauge",
+            "Batches that are not over, by state.",
+            [({"state": state}, count) for state, count in status.batches.items()],
+        ),
+        Metric(
             "prorl_backends",
             "gauge",
             "Inference backends, by state.",
@@ -128,6 +134,10 @@ COUNTERS = {
     "lost": ("prorl_lost_claims", "Claims whose process was lost.", ("stage",)),
     "failed": ("prorl_failed_jobs", "Jobs that failed or timed out, by the kind of their error.", ("kind",)),
     "went_on": ("prorl_rollouts_gone_on", "Rollouts that another process went on with.", ()),
+    "batches": ("prorl_batches_ended", "Batches that ended, by how.", ("state",)),
+    "groups": ("prorl_groups_closed", "Groups that closed: those that were won count.", ("state",)),
+    "waste_ms": ("prorl_wasted_seconds", "Work of samples that were thrown away.", ("why",)),
+    "waste_tokens": ("prorl_wasted_tokens", "Sampled tokens that were thrown away.", ("why",)),
     "started_over": ("prorl_attempts_started_over", "Attempts that went back to init from a later stage.", ()),
 }
 """First part of a count's name in the store -> the counter's name, what it counts, the labels of the other parts."""
@@ -138,7 +148,8 @@ def _counters(counts: Mapping[str, int]) -> list[Metric]:
     for name, count in sorted(counts.items()):
         first, *parts = name.split(":")
         if first in COUNTERS:
-            found[first].samples.append((dict(zip(COUNTERS[first][2], parts, strict=False)), count))
+            value = count / 1000 if first == "waste_ms" else count
+            found[first].samples.append((dict(zip(COUNTERS[first][2], parts, strict=False)), value))
     for first, metric in found.items():
         if not COUNTERS[first][2] and not metric.samples:
             metric.samples.append(({}, 0))

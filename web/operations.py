@@ -58,8 +58,10 @@ class ServiceStatus(BaseModel):
     stalled: int = Field(description="running jobs that do not move")
     stalled_jobs: list[JobStatus] = Field(description="the first of them, the longest first")
     counts: dict[str, int] = Field(
-        description="since the store is there: retries:KIND:STAGE, lost:STAGE, went_on, started_over, failed:KIND"
+        description="since the store is there: retries:KIND:STAGE, lost:STAGE, went_on, started_over, failed:KIND;"
+        " batches:STATE that ended so, groups:STATE that closed so, waste_ms:WHY, waste_tokens:WHY"
     )
+    batches: dict[str, int] = Field(description="batches that are not over, by state")
     long_polls: int
     missing: list[str]
 
@@ -170,6 +172,7 @@ def overview() -> ServiceStatus:
         stalled=counts.pop("stalled"),
         stalled_jobs=services().store.statuses(services().store.stalled(STALLED_SHOWN)),
         counts=counts,
+        batches=services().batches.live(),
         long_polls=len(services().waiters),
         missing=_missing(nodes, backends["up"]),
     )

@@ -53,6 +53,9 @@ def _show(told: dict[str, Any]) -> None:
         click.echo(f"dead letters: {told['dead']} (`prorl jobs --dead`, `prorl retry ID`)")
     if told["counts"]:
         click.echo("so far: " + ", ".join(f"{count} {name}" for name, count in sorted(told["counts"].items())))
+    batches = ", ".join(f"{count} {state}" for state, count in told["batches"].items() if count)
+    if batches:
+        click.echo(f"batches: {batches} (`prorl batch list`)")
     backends = told["backends"]
     click.echo("backends: " + ", ".join(f"{count} {state}" for state, count in backends.items()))
     for held in told["pauses"]:

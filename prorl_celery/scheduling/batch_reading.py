@@ -10,6 +10,7 @@ import redis
 
 from prorl_celery.errors import BatchNotFound
 from prorl_celery.jobs.batch_models import (
+    LIVE,
     BatchRequest,
     BatchState,
     BatchStatus,
@@ -69,6 +70,19 @@ class BatchReader:
         if state is None:
             raise BatchNotFound(f"no batch {batch_id}", batch_id=batch_id)
         return cast(BatchState, state.decode())
+
+    def live(self) -> dict[str, int]:
+        """How many batches are being filled, and how many wait for prompts."""
+        counted = dict.fromkeys(sorted(LIVE), 0)
+        with reaching_redis():
+            pipe = self._client.pipeline(transaction=False)
+            for batch in self._client.zrange(self.keys("batches_live"), 0, -1):
+                pipe.hget(self.keys("dapo", batch.decode()), "state")
+            states = pipe.execute()
+        for state in states:
+            if state and (name := state.decode()) in counted:
+                counted[name] += 1
+        return counted
 
     def ids(self, limit: int = 100) -> list[str]:
         """The batches that are known, newest first."""

@@ -159,3 +159,21 @@ def test_a_cancel_ends_all_of_it(api: FlaskClient, workers: Workers) -> None:
     assert (status["state"], status["jobs"]["live"], status["groups"]["revoked"]) == ("cancelled", 0, 4)
     assert api.delete("/v1/batches/b").status_code == 200
     assert api.delete("/v1/batches/none").status_code == 404
+
+
+def test_status_and_metrics_tell_batches_groups_and_waste(api: FlaskClient, workers: Workers) -> None:
+    api.post("/v1/batches", json=a_batch("open", more_prompts=True, prompts=[]))
+    api.post("/v1/batches", json=a_batch())
+    workers.run(p0=[0, 0], p1=[0, 1], p2=[1, 1], p3=[1, 0])
+    status = api.get("/v1/status").get_json()
+    assert status["batches"] == {"filling": 0, "waiting_for_prompts": 1}
+    assert {name: status["counts"][name] for name in ("batches:complete", "groups:won", "groups:uniform")} == {
+        "batches:complete": 1,
+        "groups:won": 2,
+        "groups:uniform": 2,
+    }
+    told = api.get("/metrics").get_data(as_text=True).splitlines()
+    assert 'prorl_batches{state="waiting_for_prompts"} 1' in told
+    assert 'prorl_batches_ended{state="complete"} 1' in told
+    assert 'prorl_groups_closed{state="uniform"} 2' in told
+    assert 'prorl_wasted_seconds{why="uniform"} 8.0' in told

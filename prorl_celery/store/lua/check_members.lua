@@ -18,10 +18,11 @@ local scans = {zset = 'ZSCAN', set = 'SSCAN', hash = 'HSCAN'}
 
 local GLANCE = {'state', 'stage', 'fence', 'level', 'queue', 'on', 'backend', 'held', 'cancel', 'batch', 'stall'}
 
--- What of a job's record is asked for here, or nil: less than `load` reads, since there are many.
+-- What of a job's record is asked for here, or nil, also for one that lacks what each must have: `check_jobs` sees to
+-- that. Less than `load` reads, since there are many.
 local function glance(id)
   local values = call('HMGET', key('job', id), unpack(GLANCE))
-  if not values[3] then return nil end
+  if not (values[1] and values[2] and values[3] and values[4]) then return nil end
   local job = {id = id}
   for i, field in ipairs(GLANCE) do job[field] = values[i] end
   job.fence = tonumber(job.fence)

@@ -17,6 +17,7 @@ end
 
 -- Take a job from whoever has it, as the sweep does.
 local function take(job)
+  job.queue = job.queue or job.stage
   if job.state == 'running' then let_go(job) else dequeue(job) end
   job.fence = job.fence + 1
 end

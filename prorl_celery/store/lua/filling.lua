@@ -57,6 +57,7 @@ end
 local function end_batch(b, state)
   set(b, 'state', state)
   set(b, 'ended', NOW)
+  tally('batches', state)
   call('ZREM', key('batches_live'), b.id)
   -- Its jobs' results are kept for as long as those of others.
   for _, name in ipairs({'dapo_specs', 'dapo_waiting', 'dapo_open', 'dapo_won', 'dapo_names'}) do
@@ -117,6 +118,7 @@ end
 -- Close a group; what still runs of it is not wanted: revoked now, or, with `surplus`, put on that list.
 local function close_group(b, group, state, surplus)
   call('HSET', group.key, 'state', state, 'closed', NOW)
+  tally('groups', state)
   call('PEXPIRE', group.key, ID_TTL)
   call('SREM', key('dapo_open', b.id), group.id)
   local ids = unfinished(group.batch, group.prompt)

@@ -72,7 +72,7 @@ local function load_group(batch, prompt)
   return group
 end
 
-local function differs(b, group) return group.min and group.max - group.min > b.spread or false end
+local function differs(b, group) return group.min and group.max and group.max - group.min > b.spread or false end
 
 -- The jobs of a group that have not ended.
 local function unfinished(batch, prompt)
@@ -104,8 +104,14 @@ end
 
 -- Note what was spent on what is thrown away.
 local function waste(b, why, ms, tokens)
-  if ms > 0 then call('HINCRBY', dapo(b.id), why .. '_ms', int(ms)) end
-  if tokens > 0 then call('HINCRBY', dapo(b.id), why .. '_tokens', int(tokens)) end
+  if ms > 0 then
+    call('HINCRBY', dapo(b.id), why .. '_ms', int(ms))
+    tally_many(int(ms), 'waste_ms', why)
+  end
+  if tokens > 0 then
+    call('HINCRBY', dapo(b.id), why .. '_tokens', int(tokens))
+    tally_many(int(tokens), 'waste_tokens', why)
+  end
 end
 
 -- What a group has come to with its samples so far: the state to close it in, or nil.

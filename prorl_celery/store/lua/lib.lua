@@ -163,7 +163,9 @@ local function tell(job, what)
   call('PUBLISH', key('event', job.id), entry)
 end
 
-local function tally(...) call('HINCRBY', key('counts'), table.concat({...}, ':'), 1) end
+local function tally_many(number, ...) call('HINCRBY', key('counts'), table.concat({...}, ':'), number) end
+
+local function tally(...) tally_many(1, ...) end
 
 local function error_json(kind, stage, message, retryable)
   return cjson.encode({kind = kind, stage = stage, message = message, retryable = retryable})
