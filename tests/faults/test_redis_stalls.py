@@ -130,8 +130,9 @@ def test_f20_a_subscription_whose_other_end_is_gone_without_a_word_is_made_anew(
 
 @pytest.mark.slow
 def test_f20_who_follows_events_hears_again_when_the_other_end_was_gone_without_a_word(
-    server: Server, settings: Settings
+    server: Server, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("web.following.LISTEN_SECONDS", 1.0)
     with wire_to(server) as wire, server.client() as direct:
         following = Following(blocking_client(settings.with_(redis_url=wire.url)), Keys(settings.key_prefix))
         watch = Watch(Waiters(NoStream(), limit=1), "a")
@@ -147,7 +148,7 @@ def test_f20_who_follows_events_hears_again_when_the_other_end_was_gone_without_
                 threading.Event().wait(1.0)
             while watch.wait(0.1):
                 pass
-            assert eventually(told, 120)
+            assert eventually(told, 60)
         finally:
             following.leave(watch)
             following.close()
