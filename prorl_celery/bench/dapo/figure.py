@@ -13,7 +13,7 @@ from prorl_celery.bench.dapo.workload import LONG_TAILED
 from prorl_celery.bench.report import BenchFailed, Report, Table
 
 SHOWN = ("rounds", "first server", "ours", "oracle")
-TITLE = "slots in use over time, one step of the first seed"
+TITLE = "slots in use over time, one step"
 TIMES = (0, 60, 120, 240, 360, 480, 600, 900, 1200, 1800, 2400, 3600, 4800, 6000)
 NAME = "dapo-slots.png"
 
