@@ -102,6 +102,7 @@ def test_more_jobs_than_may_wait_are_refused_with_a_time_to_come_back(make: Call
         (a_job(sampling_params={"temperature": "hot"}), "sampling_params.temperature"),
         (a_job(sampling_params={"temperature": True}), "sampling_params.temperature"),
         (a_job(sampling_params={"top_p": 0}), "sampling_params.top_p"),
+        (a_job(sampling_params={"stop": ["END", ""]}), "sampling_params.stop.1"),
         (a_job(agent={"max_turns": 0}), "agent.max_turns"),
         (a_job(agent={"tools": "bash"}), "agent.tools"),
         (a_job(priority=10), "priority"),
