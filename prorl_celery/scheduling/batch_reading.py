@@ -73,7 +73,7 @@ class BatchReader:
 
     def live(self) -> dict[str, int]:
         """How many batches are being filled, and how many wait for prompts."""
-        counted = dict.fromkeys(sorted(LIVE), 0)
+        counted: dict[str, int] = {state: 0 for state in sorted(LIVE)}
         with reaching_redis():
             pipe = self._client.pipeline(transaction=False)
             for batch in self._client.zrange(self.keys("batches_live"), 0, -1):
