@@ -131,3 +131,14 @@ def test_a_prompt_that_was_uniform_lately_is_tried_after_the_others(world: Batch
     world.batches.create(a_batch("c", memory="m", **fields))
     world.batches.create(a_batch("d", **fields))
     assert {message.job_id for message in world.messages} == {"c:1:0", "c:1:1", "d:0:0", "d:0:1"}
+
+
+def test_a_validation_batch_of_higher_priority_goes_before_training(world: BatchWorld) -> None:
+    world.batches.create(a_batch("train"))
+    validation = {"informative": None, "defaults": {"priority": 9}, "target_groups": 1, "prompts": prompts(1)}
+    world.batches.create(a_batch("val", **validation))
+    levels = {level: world.client.zrange(world.keys("queued", level, "init"), 0, -1) for level in ("0", "3")}
+    # The broker's level 0 is read before level 3.
+    assert [job.decode().split(":")[0] for job in levels["0"]] == ["val", "val"]
+    assert {job.decode().split(":")[0] for job in levels["3"]} == {"train"}
+    assert {message.priority for message in world.messages if message.job_id.startswith("val")} == {9}
