@@ -84,7 +84,9 @@ class Added(BaseModel):
 def create() -> Response:
     request = read_model(BatchRequest)
     _check(request, request.prompts)
-    versions = [b.policy_version for b in services().backends.list() if b.policy_version is not None]
+    model = request.defaults.sampling_params.model
+    serving = [b for b in services().backends.list() if model is None or b.model == model]
+    versions = [b.policy_version for b in serving if b.policy_version is not None]
     made = services().batches.create(request, version=max(versions, default=None))
     return answer(services().batches.status(request.batch_id), 201 if made else 200)
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import pytest
+import redis
 from flask.testing import FlaskClient
 from web_helpers import Recorder
 
 from prorl_celery.jobs.store import JobStore
+from prorl_celery.jobs.turns import Turn
+from prorl_celery.scheduling.backends import Backend, BackendRegistry
+from prorl_celery.settings import Settings
 
 
 def prompts(count: int, first: int = 0) -> list[dict[str, Any]]:
@@ -149,6 +154,25 @@ def test_the_next_batch_adopts_finished_samples(api: FlaskClient, workers: Worke
     page = api.get("/v1/batches/c/groups").get_json()
     assert [(group["batch_id"], group["prompt_id"]) for group in page["groups"]] == [("b", "p1")]
     assert api.post("/v1/batches", json=a_batch("d", adopt="b")).status_code == 409
+
+
+def test_the_age_of_what_is_adopted_counts_in_versions_of_its_own_model(
+    api: FlaskClient, workers: Workers, store: JobStore, publisher: Recorder, raw_redis: redis.Redis, settings: Settings
+) -> None:
+    backends = BackendRegistry(raw_redis, settings)
+    for url, model, version in (("http://m", "m", 5), ("http://n", "n", 50)):
+        backends.put(Backend(url=url, model=model, policy_version=version))
+    of_m = {"defaults": {"sampling_params": {"model": "m"}}}
+    api.post("/v1/batches", json=a_batch(target_groups=1, prompts=prompts(2), on_target="carry_over", **of_m))
+    early = publisher.messages.pop(2)
+    claim = store.claim("init", early.job_id, early.fence, node="n", process="p", op="abcdef")
+    assert claim is not None
+    turn = Turn(index=0, sampled_ids=array("i", [1]), logprobs=array("f", [-1.0]), versions=array("i", [5]))
+    store.append_turn(claim, turn)
+    store.finish(claim, state="completed", finish_reason="stop", reward=0.0, worked_s=1.0)
+    workers.run(p0=[0, 1])
+    adopted = api.post("/v1/batches", json=a_batch("c", prompts=[], adopt="b", max_staleness=0, **of_m))
+    assert adopted.get_json()["groups"]["carried"] == 1
 
 
 def test_a_cancel_ends_all_of_it(api: FlaskClient, workers: Workers) -> None:
