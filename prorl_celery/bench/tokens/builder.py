@@ -53,9 +53,9 @@ class CountingTokenizer(ChatTokenizer):
     """Tells what it was made to do."""
 
     def __init__(self, directory: str | Path) -> None:
-        super().__init__(directory)
-        self.characters = 0
+        self.characters = 0  # a tokenizer tries its template when it is made
         self.ids = 0
+        super().__init__(directory)
 
     def render(
         self,
