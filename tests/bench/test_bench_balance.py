@@ -27,7 +27,8 @@ def test_the_family_runs_and_names_its_figures(tiny: Sizes) -> None:
     assert not report.failed
     assert not report.absent
     assert {*FIGURES, *COST_FIGURES} <= report.figures.keys()
-    assert report.figures["commands_per_acquire"] == 1
+    # A connection says its name once, when it is made.
+    assert report.figures["commands_per_acquire"] == pytest.approx(1, abs=0.1)
 
 
 @pytest.mark.usefixtures("redis_client")
