@@ -103,6 +103,7 @@ def test_f34_a_big_body_a_chunked_one_and_nonsense_get_their_answers(service: Fa
     assert service.states(service.submitted) == {"completed": 2}
 
 
+@pytest.mark.slow
 def test_f35_a_thousand_who_wait_go_on_when_the_api_is_killed_and_back(service: FaultService) -> None:
     ids = service.submit([wait_job("rollout", 600.0, job_id=f"f35-{n}") for n in range(6)])
     service.await_stage(ids, "rollout")

@@ -49,6 +49,7 @@ def keys_of_jobs(service: FaultService) -> set[str]:
     return {key for key in found if not (key.startswith("prorl:lost:") and service.redis.ttl(key) > 0)}
 
 
+@pytest.mark.slow
 def test_the_keys_are_back_to_what_they_were_when_all_jobs_have_expired(service: FaultService) -> None:
     assert eventually(lambda: keys_of_jobs(service) == set(), WITHIN_S), keys_of_jobs(service)
     ids = service.submit(
@@ -72,6 +73,7 @@ def live(service: FaultService) -> dict[str, int]:
     return {state: jobs[state] for state in ("queued", "running")}
 
 
+@pytest.mark.slow
 def test_row_20_what_passes_the_limit_is_refused_with_429_and_nothing_is_dropped(service: FaultService) -> None:
     sent: Counter[int] = Counter()
     accepted, ended, over = [], Counter[str](), threading.Event()
@@ -102,7 +104,8 @@ def test_row_20_what_passes_the_limit_is_refused_with_429_and_nothing_is_dropped
     assert {job_id: ended[job_id] for job_id in accepted} == dict.fromkeys(accepted, 1)
 
 
-@pytest.mark.parametrize("jobs", [600, pytest.param(5000, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", [600, 5000])
 def test_row_19_memory_stays_flat_over_many_jobs(service: FaultService, jobs: int) -> None:
     def run(count: int) -> None:
         for start in range(0, count, 50):
@@ -122,6 +125,7 @@ def test_row_19_memory_stays_flat_over_many_jobs(service: FaultService, jobs: in
     assert used < 64, "results expire"
 
 
+@pytest.mark.slow
 def test_row_19_the_log_of_a_rollout_grows_with_its_turns_and_not_with_their_square(service: FaultService) -> None:
     def stored(turns: int) -> int:
         commands = [f"head -c 2000 /dev/zero | tr '\\0' {'ab'[n % 2]}" for n in range(turns)]

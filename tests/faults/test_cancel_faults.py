@@ -80,6 +80,7 @@ def test_f30_a_cancel_whose_message_was_missed_is_in_the_next_heartbeat(service:
     assert service.client.wait(job_id, timeout=WITHIN_S).state == "cancelled"
 
 
+@pytest.mark.slow
 def test_f31_two_hundred_jobs_in_flight_stop_together_and_none_begins_later(service: FaultService) -> None:
     with second_node(service, "many", rollout=200):
         ids = service.submit([hurt_job(f"f31-{n}", "wait") for n in range(260)])

@@ -128,6 +128,7 @@ def test_row_28_a_stage_that_hangs_is_the_one_that_is_named(service: FaultServic
     assert service.client.result(job_id).reward is None
 
 
+@pytest.mark.slow
 def test_row_28_a_keeper_that_hangs_is_replaced_and_the_sandbox_is_made_after_all(tmp_path: Path) -> None:
     with hurt_service(tmp_path, PRORL_SILENCE="12") as service:
         held = service.keeper()["pid"]
@@ -149,7 +150,9 @@ def test_row_28_a_lost_eval_is_repeated_alone(service: FaultService) -> None:
     assert len((service.marks / f"{bad}.eval").read_text().splitlines()) == 2
 
 
-@pytest.mark.parametrize("stage", ["init", "rollout", "eval"])
+@pytest.mark.parametrize(
+    "stage", ["rollout", *(pytest.param(stage, marks=pytest.mark.slow) for stage in ("init", "eval"))]
+)
 def test_row_29_a_job_that_stands_still_says_where(service: FaultService, stage: Stage) -> None:
     [job_id] = service.submit([hurt_job(f"row-29-{stage}", "block", stage=stage, seconds=6.0)])
     service.await_stage([job_id], stage)

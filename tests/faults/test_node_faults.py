@@ -49,6 +49,7 @@ def test_f11_a_node_that_returns_under_its_name_leaves_nothing_of_its_earlier_li
         assert eventually(lambda: not queues_of(service, boots), WITHIN_S), queues_of(service, boots)
 
 
+@pytest.mark.slow
 def test_f29_the_messages_of_a_dead_nodes_queue_are_sent_elsewhere(service: FaultService) -> None:
     with second_node(service, rollout=1) as node:
         ids = submit_to_second(service, [nap_job(3, job_id=f"f29-{n}") for n in range(4)])
@@ -83,6 +84,7 @@ def test_a_node_that_stood_still_for_longer_than_its_lease_is_fenced_out(service
         assert service.states(more) == {"completed": 2}
 
 
+@pytest.mark.slow
 def test_a_drained_node_takes_nothing_new_and_lets_its_jobs_finish(service: FaultService) -> None:
     with second_node(service):
         ids = submit_to_second(service, [nap_job(3, job_id=f"drained-{n}") for n in range(3)])
@@ -102,6 +104,7 @@ def node_record(service: FaultService, name: str) -> dict[str, Any]:
     return next(record for record in service.client.nodes() if record["node"] == name)
 
 
+@pytest.mark.slow
 def test_a_node_that_is_told_to_stop_ends_by_its_deadline_and_its_jobs_go_on(service: FaultService) -> None:
     """Row 3 of the complaints: a final drain that hangs."""
     with second_node(service) as node:
@@ -116,6 +119,7 @@ def test_a_node_that_is_told_to_stop_ends_by_its_deadline_and_its_jobs_go_on(ser
         assert service.states(ids) == {"cancelled": 3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("days", [2, -2])
 def test_a_node_whose_clock_jumps_by_days_changes_nothing(service: FaultService, tmp_path: Path, days: int) -> None:
     clock = tmp_path / "clock"

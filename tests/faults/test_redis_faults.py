@@ -108,7 +108,7 @@ def config(server: Server, **values: str | int) -> Iterator[None]:
                 client.config_set(name, value)
 
 
-@pytest.mark.parametrize("away_s", [0, 7, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("away_s", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in (7, 60))])
 def test_f14_redis_killed_under_load_and_back_with_its_file_has_lost_nothing(
     service: FaultService, server: Server, away_s: int
 ) -> None:
@@ -181,6 +181,7 @@ def test_f18_a_redis_that_is_nearly_full_refuses_new_jobs_and_ends_the_old(
     assert_unharmed(service, ["f18-relieved"])
 
 
+@pytest.mark.slow
 def test_f18_a_redis_that_is_full_to_the_brim_stops_no_worker(service: FaultService, server: Server) -> None:
     ids = under_way(service, "f18-brim")
     workers = {stage: set(service.stage_children(stage)) for stage in ("init", "rollout", "eval")}
@@ -263,6 +264,7 @@ def test_f23_a_broker_that_was_emptied_gets_its_messages_again(service: FaultSer
     assert_unharmed(service, ids)
 
 
+@pytest.mark.slow
 def test_a_redis_that_was_made_a_replica_for_a_while_is_waited_for(service: FaultService) -> None:
     ids = under_way(service, "readonly")
     service.redis.execute_command("REPLICAOF", "127.0.0.1", "1")
@@ -273,6 +275,7 @@ def test_a_redis_that_was_made_a_replica_for_a_while_is_waited_for(service: Faul
     assert_unharmed(service, ids)
 
 
+@pytest.mark.slow
 def test_a_user_whose_rights_are_taken_for_a_while_is_told_so_and_goes_on(service: FaultService) -> None:
     ids = under_way(service, "noperm")
     service.redis.execute_command("ACL", "SETUSER", "default", "-evalsha", "-eval", "-lpush", "-brpop")

@@ -63,6 +63,7 @@ def test_f15_a_redis_that_lost_everything_is_begun_with_anew(
     assert service.states(again) == {"completed": 3}, service.told(again)
 
 
+@pytest.mark.slow
 def test_f15_jobs_of_which_an_older_state_is_back_are_done_once_from_there(
     service: FaultService, server: Server
 ) -> None:

@@ -47,6 +47,7 @@ def settings(server: Server) -> Settings:
     return Settings(redis_url=server.url, node="n1", lease_seconds=60.0)
 
 
+@pytest.mark.slow
 def test_f16_every_step_that_a_stall_has_sent_twice_is_done_once(server: Server, settings: Settings) -> None:
     client = script_client(settings)
     store, backends = JobStore(client, settings), BackendRegistry(client, settings)
@@ -86,6 +87,7 @@ def test_f16_every_step_that_a_stall_has_sent_twice_is_done_once(server: Server,
         assert direct.hget("prorl:job:claim", "fence") == str(answers[5].fence).encode()
 
 
+@pytest.mark.slow
 def test_more_threads_than_connections_wait_for_one_while_redis_stands_still(
     server: Server, settings: Settings
 ) -> None:
@@ -111,6 +113,7 @@ def test_a_wait_for_a_connection_ends_with_a_typed_error(server: Server, setting
         assert time.monotonic() - began < 2 * FREE_SECONDS + 10
 
 
+@pytest.mark.slow
 def test_f20_a_subscription_whose_other_end_is_gone_without_a_word_is_made_anew(
     server: Server, settings: Settings, tmp_path: Path
 ) -> None:

@@ -138,6 +138,7 @@ def test_a_keeper_that_is_killed_takes_its_sandboxes_and_no_job(service: FaultSe
         assert len(result.turns) == len(STEPS) + 1, "what was done in the lost sandbox is not in the result"
 
 
+@pytest.mark.slow
 def test_jobs_outlive_the_whole_service(tmp_path: Path) -> None:
     with hurt_service(tmp_path) as first:
         ids = first.submit([wait_job("rollout", 2.0, job_id=f"again-{n}") for n in range(4)])

@@ -88,6 +88,7 @@ def test_f07_a_stage_that_ignores_every_signal_costs_its_slot_and_no_neighbour(s
     assert eventually(service.is_whole, WITHIN_S)
 
 
+@pytest.mark.slow
 def test_f07_a_worker_that_is_told_to_stop_with_a_deaf_stage_is_killed_in_the_end(service: FaultService) -> None:
     [deaf] = service.submit([hurt_job("f07-term", "once-spin", max_attempts=2)])
     service.await_stage([deaf], "rollout")
