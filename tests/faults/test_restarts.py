@@ -22,6 +22,7 @@ FULL = 8
 """Jobs that fill the rollout slots: no process then holds one alone."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["init", "rollout", "eval"])
 def test_f09_a_busy_stage_told_to_stop_and_killed_in_its_drain_loses_no_job(
     service: FaultService, stage: Stage
