@@ -50,6 +50,7 @@ def submit_in_the_end(service: FaultService, job_id: str) -> None:
     assert eventually(accepted, WITHIN_S), service.logs()
 
 
+@pytest.mark.slow
 def test_a_service_goes_on_when_its_redis_fails_over_and_fails_back(service: FaultService, standby: Standby) -> None:
     ids = service.submit([wait_job("rollout", 2.0, job_id=f"over-{n}") for n in range(4)])
     ids += service.submit([steps_job(*STEPS, steps=len(STEPS), job_id=f"over-steps-{n}") for n in range(3)])
