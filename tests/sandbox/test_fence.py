@@ -82,7 +82,7 @@ def test_a_holder_stopped_at_any_step_either_yields_or_is_not_taken_over_from(su
                 assert holder.await_end() in (FENCED, OTHER)
             assert sandbox.shell.run("seq 0 999", timeout=SECONDS).output == whole
     assert refused > 5
-    assert yielded > 5
+    assert yielded > 1
 
 
 @pytest.mark.parametrize(
