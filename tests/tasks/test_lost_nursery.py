@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import os
 import signal
 from pathlib import Path
@@ -49,6 +51,7 @@ def test_a_call_that_was_under_way_is_a_loss_which_the_sweep_judges(fleet: Fleet
         assert "retire" in worker.asked
 
 
+@pytest.mark.slow
 def test_a_job_that_kills_the_nursery_each_time_comes_to_run_alone(fleet: Fleet) -> None:
     fleet.rollout("a", "kill_the_nursery")
     for queue in ("rollout", "solo"):
