@@ -104,7 +104,9 @@ def test_all_that_this_machine_can_is_taken_and_nothing_is_left(tiny: Sizes, pla
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("ended_by", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "ended_by", [signal.SIGINT, *(pytest.param(s, marks=pytest.mark.slow) for s in (signal.SIGTERM, signal.SIGKILL))]
+)
 def test_a_run_that_is_ended_leaves_nothing(places: Path, strangers, ended_by: signal.Signals):
     program = "from prorl_celery.cli.main import main; main()"
     with subprocess.Popen(

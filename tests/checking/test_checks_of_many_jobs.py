@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+import pytest
 import redis
 from checking_help import node, publish
 from redis_fixtures import claim, request
@@ -19,6 +20,7 @@ JOBS = 10_000
 MOST_COMMANDS = JOBS // 20
 
 
+@pytest.mark.slow
 def test_ten_thousand_jobs_cost_few_commands(
     redis_store: JobStore, redis_client: redis.Redis, redis_settings: Settings
 ) -> None:

@@ -42,6 +42,7 @@ def states(service: FaultService) -> dict[str, str]:
     return {one["url"]: one["state"] for one in service.client.backends()}
 
 
+@pytest.mark.slow
 def test_f36_jobs_outlive_a_backend_that_dies_and_one_that_hangs_and_both_come_back_without_a_herd(
     service: FaultService, three: list[ScriptedBackend]
 ) -> None:

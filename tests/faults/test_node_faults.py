@@ -23,6 +23,7 @@ def submit_to_second(service: FaultService, jobs: list[dict[str, object]]) -> li
     return ids
 
 
+@pytest.mark.slow
 def test_the_jobs_of_a_node_that_is_lost_start_over_elsewhere(service: FaultService) -> None:
     with second_node(service) as node:
         ids = submit_to_second(service, [steps_job(*STEPS, steps=5, job_id=f"lost-{n}") for n in range(3)])

@@ -10,7 +10,9 @@ from fault_service import WITHIN_S, FaultService
 from prorl_celery.jobs.models import Stage
 
 
-@pytest.mark.parametrize("stage", ["init", "rollout", "eval"])
+@pytest.mark.parametrize(
+    "stage", ["rollout", *(pytest.param(stage, marks=pytest.mark.slow) for stage in ("init", "eval"))]
+)
 def test_f27_a_poison_job_is_a_dead_letter_after_its_attempts_and_its_neighbours_end_well(
     service: FaultService, stage: Stage
 ) -> None:
@@ -33,6 +35,7 @@ def test_f27_a_poison_job_is_a_dead_letter_after_its_attempts_and_its_neighbours
     assert service.client.result(poison).reward is None
 
 
+@pytest.mark.slow
 def test_f27_a_dead_letter_that_is_retried_has_a_new_life(service: FaultService) -> None:
     [poison] = service.submit([hurt_job("f27-retried", "die", max_attempts=1)])
     assert service.client.wait(poison, timeout=2 * WITHIN_S).state == "failed", service.told([poison])

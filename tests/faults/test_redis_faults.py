@@ -204,6 +204,7 @@ def test_f19_replies_that_are_cut_in_the_middle_are_asked_for_again(service: Fau
     assert wire.replies_cut - before >= 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("silent_s", [6, pytest.param(40, marks=pytest.mark.slow)])
 def test_f20_connections_whose_other_end_is_gone_without_a_word_are_given_up(
     service: FaultService, wire: Wire, silent_s: int
@@ -217,6 +218,7 @@ def test_f20_connections_whose_other_end_is_gone_without_a_word_are_given_up(
     print(f"all ended {time.monotonic() - began:.1f} s after the wire was whole")
 
 
+@pytest.mark.slow
 def test_f21_a_far_redis_slows_jobs_by_a_bounded_number_of_round_trips(service: FaultService, wire: Wire) -> None:
     def seconds(name: str, count: int) -> float:
         began = time.monotonic()
@@ -289,6 +291,7 @@ def test_a_user_whose_rights_are_taken_for_a_while_is_told_so_and_goes_on(servic
     assert_unharmed(service, ids)
 
 
+@pytest.mark.slow
 def test_connections_are_bounded_named_and_counted(service: FaultService) -> None:
     service.states(service.submit([wait_job("rollout", 0.1, job_id=f"count-{n}") for n in range(40)]))
     threading.Event().wait(3.0)  # the next beat, or the one after it

@@ -46,6 +46,7 @@ def joined_again(service: FaultService, backend: ScriptedBackend) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_f15_a_redis_that_lost_everything_is_begun_with_anew(
     service: FaultService, server: Server, backend: ScriptedBackend
 ) -> None:

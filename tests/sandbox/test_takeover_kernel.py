@@ -87,6 +87,7 @@ def check(succession: Succession, name: str, code: str) -> bool | None:
     return told.begun
 
 
+@pytest.mark.slow
 def test_a_cell_whose_holder_is_killed_at_any_moment_was_run_once_or_never_as_is_said(succession):
     chance = random.Random(1)
     begun = set()

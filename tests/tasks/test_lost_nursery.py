@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 import os
 import signal
 from pathlib import Path
 
+import pytest
 from stage_worker import Fleet, eventually, stage_worker
 
 from prorl_celery.jobs.messages import Message

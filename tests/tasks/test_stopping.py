@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 
+import pytest
 from stage_worker import Fleet, eventually, message_in, stage_worker
 
 
@@ -37,6 +38,7 @@ def test_a_second_order_to_stop_gives_everything_back_at_once(fleet: Fleet) -> N
     assert fleet.status("a").attempt == 1
 
 
+@pytest.mark.slow
 def test_a_job_that_does_not_listen_is_given_back_all_the_same_and_holds_nobody_up(fleet: Fleet) -> None:
     with stage_worker(fleet, "rollout", drain_seconds=0.5, wedge_grace_seconds=600.0) as worker:
         fleet.rollout("a", "block")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+import pytest
 from redis_fixtures import claim
 from stage_worker import BOOT, Fleet, eventually, message_in, stage_worker
 
@@ -36,6 +37,7 @@ def test_an_ordinary_worker_hands_a_suspect_over_and_asks_for_a_process_for_it(f
         assert not fleet.noted("a", "began")
 
 
+@pytest.mark.slow
 def test_the_process_for_suspects_runs_every_stage_and_ends_when_it_has_nothing_to_do(fleet: Fleet) -> None:
     idle = "import tasks.warden; tasks.warden.IDLE_SECONDS = 3.0"
     with stage_worker(fleet, "solo", before=idle) as worker:

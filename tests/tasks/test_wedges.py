@@ -22,7 +22,7 @@ def test_an_endless_loop_in_python_is_broken_off_and_its_process_works_on(fleet:
         assert "retire" not in worker.asked
 
 
-@pytest.mark.parametrize("deaf", ["block", "ignore"])
+@pytest.mark.parametrize("deaf", ["block", pytest.param("ignore", marks=pytest.mark.slow)])
 def test_a_slot_that_is_wedged_retires_its_process_and_its_neighbours_finish(fleet: Fleet, deaf: str) -> None:
     with stage_worker(fleet, "rollout") as worker:
         fleet.rollout("neighbour", "listen", seconds=6.0)
@@ -55,6 +55,7 @@ def test_a_cancel_that_is_not_listened_to_is_written_down_all_the_same(fleet: Fl
         assert worker.ends() == 0
 
 
+@pytest.mark.slow
 def test_a_wedged_stage_that_was_fenced_out_writes_nothing(fleet: Fleet) -> None:
     with stage_worker(fleet, "rollout") as worker:
         fleet.rollout("a", "block")
@@ -66,6 +67,7 @@ def test_a_wedged_stage_that_was_fenced_out_writes_nothing(fleet: Fleet) -> None
         assert fleet.stands("a", "running", "rollout")
 
 
+@pytest.mark.slow
 def test_work_that_goes_on_for_a_while_after_the_deadline_is_no_wedge(fleet: Fleet) -> None:
     with stage_worker(fleet, "rollout", wedge_grace_seconds=20.0) as worker:
         fleet.rollout("a", "work", seconds=2.0, timeouts=TIMEOUT)
