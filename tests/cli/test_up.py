@@ -126,6 +126,7 @@ def test_a_restart_keeps_redis_the_keeper_and_the_address_and_refuses_no_caller(
     assert not run_dir_for(tmp_path / "data").exists()
 
 
+@pytest.mark.slow
 def test_a_restart_that_could_not_succeed_leaves_all_as_it_is_and_says_why(tmp_path: Path) -> None:
     handlers = tmp_path / "mine.py"
     handlers.write_text("from prorl_celery.handlers.math import MathHandler as Mine\n")
