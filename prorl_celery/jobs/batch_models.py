@@ -10,16 +10,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
-from prorl_celery.jobs.models import (
-    AgentParams,
-    Id,
-    Incoming,
-    Instance,
-    LLMParams,
-    Name,
-    SamplingParams,
-    Timeouts,
-)
+from prorl_celery.jobs.models import Id, Incoming, Instance, JobOptions, Name
 
 BatchState = Literal["filling", "waiting_for_prompts", "complete", "exhausted", "cancelled"]
 LIVE: frozenset[BatchState] = frozenset({"filling", "waiting_for_prompts"})
@@ -45,17 +36,8 @@ class Informative(Incoming):
     min_spread: float = Field(1e-6, ge=0.0, le=1e9)
 
 
-class Defaults(Incoming):
+class Defaults(JobOptions):
     """What every job of the batch is asked with: any field of a job but its id and instance."""
-
-    sampling_params: SamplingParams = Field(default_factory=lambda: SamplingParams.model_validate({}))
-    agent: AgentParams = Field(default_factory=lambda: AgentParams.model_validate({}))
-    timeouts: Timeouts = Field(default_factory=lambda: Timeouts.model_validate({}))
-    llm: LLMParams = Field(default_factory=lambda: LLMParams.model_validate({}))
-    max_attempts: int = Field(3, ge=1, le=100)
-    priority: int = Field(5, ge=0, le=9)
-    policy_version: int | None = Field(None, ge=0)
-    tags: dict[Name, Name] = Field(default_factory=dict, max_length=32)
 
 
 def _differ(prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:

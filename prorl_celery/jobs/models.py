@@ -90,11 +90,9 @@ class LLMParams(Incoming):
     mode: Literal["tokens", "chat"] | None = None
 
 
-class JobRequest(Incoming):
-    """One rollout of one instance."""
+class JobOptions(Incoming):
+    """How a job is run: all of it but its id and instance."""
 
-    job_id: Id = Field(default_factory=lambda: "job-" + secrets.token_hex(8))
-    instance: Instance
     sampling_params: SamplingParams = Field(default_factory=lambda: SamplingParams.model_validate({}))
     agent: AgentParams = Field(default_factory=lambda: AgentParams.model_validate({}))
     timeouts: Timeouts = Field(default_factory=lambda: Timeouts.model_validate({}))
@@ -103,6 +101,13 @@ class JobRequest(Incoming):
     priority: int = Field(5, ge=0, le=9)
     policy_version: int | None = Field(None, ge=0)
     tags: dict[Name, Name] = Field(default_factory=dict, max_length=32)
+
+
+class JobRequest(JobOptions):
+    """One rollout of one instance."""
+
+    job_id: Id = Field(default_factory=lambda: "job-" + secrets.token_hex(8))
+    instance: Instance
 
 
 class JobList(Incoming):
