@@ -35,6 +35,14 @@ def test_a_job_that_has_a_samples_name_already_is_left_alone(world: BatchWorld) 
         world.store.create([a_job("b:1:0")])
 
 
+def test_it_runs_ahead_by_three_groups_that_may_be_won_for_each_that_is_missing(world: BatchWorld) -> None:
+    """Half of them, while nothing is known: six groups for one. Of a group that differs already one is enough."""
+    world.batches.create(a_batch(target_groups=1, prompts=prompts(20)))
+    assert world.batches.status("b").groups.inflight == 6
+    world.batches.create(a_batch("grpo", target_groups=3, informative=None, prompts=prompts(20)))
+    assert world.batches.status("grpo").groups.inflight == 3
+
+
 def test_ids_with_colons_are_told_apart(world: BatchWorld) -> None:
     for batch in ("a", "a:1", "a:1:0"):
         world.batches.create(a_batch(batch, target_groups=1))
