@@ -16,16 +16,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "llm": {"jobs", "sandbox"},
     "sandbox": set(),
     "images": {"sandbox"},
-    "tools": {"sandbox"},
+    "search": set(),
+    "tools": {"sandbox", "search"},
+    "grading": {"sandbox"},
+    "rewards": {"jobs"},
+    "data": {"jobs"},
     "agents": {"llm", "tools", "jobs", "sandbox"},
-    "handlers": {"agents", "images", "llm", "sandbox", "tools", "jobs"},
+    "handlers": {"agents", "data", "grading", "images", "llm", "sandbox", "tools", "jobs"},
     "client": {"jobs"},
     "checking": {"store", "jobs", "node", "sandbox", "scheduling"},
 }
 """The rooms of the library that others build on. `jobs` to the middle rooms are its models, `sandbox` to llm and agents
 the cancel signal's protocol. What starts and joins things (`node`, `testing`, `bench`, `cli`) may import all."""
 
-ONLY_MODELS = {"llm", "agents", "handlers", "client", "scheduling"}
+ONLY_MODELS = {"data", "rewards", "llm", "agents", "handlers", "client", "scheduling"}
 MODELS = ("prorl_celery.jobs.models", "prorl_celery.jobs.batch_models", "prorl_celery.jobs.turns")
 
 

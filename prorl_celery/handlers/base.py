@@ -216,6 +216,9 @@ class Handler:
     data_source: ClassVar[str]
     """The value of `instance["data_source"]` that this handler serves; `reasoning_gym/*` serves a family."""
 
+    aliases: ClassVar[tuple[str, ...]] = ()
+    """Further values of `data_source` that it serves."""
+
     uses_sandbox: ClassVar[bool] = True
     """Whether jobs have a main sandbox. Where rollout has none at all, it may run on any node."""
 

@@ -66,7 +66,8 @@ def _add(found: dict[str, Handler], thing: Any, where: str) -> None:
     data_source = getattr(thing, "data_source", None)
     if not isinstance(data_source, str) or not data_source:
         raise SettingsError(f"{where}: {thing.__name__} has no data_source")
-    found[data_source] = thing()
+    handler = thing()
+    found |= dict.fromkeys((data_source, *thing.aliases), handler)
 
 
 def _load_named(name: str) -> Any:

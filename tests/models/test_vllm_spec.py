@@ -61,7 +61,7 @@ def test_the_backend_it_is_registered_as_has_the_model_s_directory_for_tokenizer
 def test_a_supervisor_gets_the_server_and_its_registration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("prorl_celery.node.vllm.server.prepare", lambda name, data_dir, **_: places(name, data_dir))
     settings = Settings(data_dir=tmp_path, run_dir=tmp_path / "run", port=1)
-    server, registration = model_units("smollm2", settings, token=None, logs=tmp_path / "logs")
+    server, registration = model_units("smollm2", settings, token=None, logs=tmp_path / "logs", port=1)
     assert server.probe is not None
     assert set(registration.after) == {"api", server.name}
     assert registration.once
@@ -70,7 +70,7 @@ def test_a_supervisor_gets_the_server_and_its_registration(tmp_path: Path, monke
 
 def test_an_unknown_model_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="'gpt9': there is smollm2, tiny"):
-        model_units("gpt9", Settings(data_dir=tmp_path), token=None, logs=tmp_path)
+        model_units("gpt9", Settings(data_dir=tmp_path), token=None, logs=tmp_path, port=1)
 
 
 def test_a_server_that_ends_at_its_start_is_told_at_once_with_its_log(tmp_path: Path) -> None:
