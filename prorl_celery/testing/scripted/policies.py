@@ -17,6 +17,8 @@ restarted in the middle of a thousand rollouts and none of them notices.
     obey           runs the task's own lines that begin with "$ ", one a turn, by bash, then says that it is done;
                    a line's parts between " ;; " are calls of one turn
     answer[:P]     answers "What is 3 + 4?" with probability P (1), else with a wrong number
+    recite[:P]     says the turns of the oracle's row (`recital.py`) one by one, with probability P (1), else its
+                   wrong_turns; as solve where no row is found
 """
 
 from __future__ import annotations
@@ -26,11 +28,12 @@ import json
 import operator
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from prorl_celery.testing.scripted.conversation import Conversation
 from prorl_celery.testing.scripted.oracle import Oracle, Problem
+from prorl_celery.testing.scripted.recital import SpokenTurn
 
 SOLUTION_PATH = "/workspace/solution.py"
 Policy = Callable[[Conversation, "int | None"], str]
@@ -49,6 +52,10 @@ _WORDS = tuple(
 
 def call(name: str, **arguments: Any) -> str:
     """A tool call as the template writes it."""
+    return _call(name, arguments)
+
+
+def _call(name: str, arguments: Mapping[str, Any]) -> str:
     body = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
     return f"<tool_call>\n{body}\n</tool_call>"
 
@@ -223,6 +230,32 @@ class Answer:
         return _sum(question, self._seed, self._p, seed)
 
 
+class Recite:
+    """Says what the oracle has written down. Right with probability `p`. Raises `ValueError` without the words."""
+
+    def __init__(self, oracle: Oracle, seed: int, p: float = 1.0) -> None:
+        if not 0 <= p <= 1:
+            raise ValueError("P must be from 0 to 1")
+        speechless = next((row.key for row in oracle.recitals if p < 1 and not row.wrong_turns), None)
+        if speechless is not None:
+            raise ValueError(f"the oracle's row {speechless!r} has no wrong_turns")
+        self._oracle = oracle
+        self._seed = seed
+        self._p = p
+        self._solve = Solve(oracle, seed, p)
+
+    def __call__(self, conversation: Conversation, seed: int | None) -> str:
+        row = self._oracle.recital(conversation.task)
+        if row is None:
+            return self._solve(conversation, seed)
+        turns = row.turns if lucky(self._p, self._seed, row.key, seed) else row.wrong_turns
+        return _spoken(turns[conversation.turn]) if conversation.turn < len(turns) else "I have said all of it."
+
+
+def _spoken(turn: SpokenTurn) -> str:
+    return "\n".join([turn.text] * bool(turn.text) + [_call(c.name, c.arguments) for c in turn.calls])
+
+
 def _sum(question: re.Match[str], server_seed: int, p: float, seed: int | None) -> str:
     """The answer to the sum that was found, right with probability `p`."""
     left, sign, right = question.groups()
@@ -256,7 +289,9 @@ def make_policy(spec: str, oracle: Oracle, seed: int = 0) -> Policy:
                 return Obey()
             case "answer", [] | [_] as ps:
                 return Answer(seed, *ps)
+            case "recite", [] | [_] as ps:
+                return Recite(oracle, seed, *ps)
     except ValueError as error:
         raise ValueError(f"policy {spec!r}: {error}") from error
-    known = "solve, p=P, fail, loop, malformed[:N], think[:N], toy[:T[,W]], obey, answer[:P]"
+    known = "solve, p=P, fail, loop, malformed[:N], think[:N], toy[:T[,W]], obey, answer[:P], recite[:P]"
     raise ValueError(f"no policy {spec!r}; there are {known}")
