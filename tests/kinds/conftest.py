@@ -8,8 +8,8 @@ stages.
             results = kind.run(PROBLEMS, wrong=True)  # the rows' wrong_turns
             assert kind.unlike(results, reward=0.0) == []
 
-A row of the oracle is as `prorl_celery/testing/scripted/recital.py` has it. All tests in this folder are marked `kinds` and
-`slow`: `make test-tasks` runs them.
+A row of the oracle is as `prorl_celery/testing/scripted/recital.py` has it. All tests in this folder are marked `kinds`
+and `slow`: `make test-tasks` runs them.
 """
 
 from __future__ import annotations
