@@ -49,6 +49,10 @@
          |   '- StoppedInDoubt   (what was done in its sandboxes may have been stopped along: a rollout starts over)
          |- LostWorker               lost_worker: the process that held the job died
          |- EvalError                eval: scoring failed (not: scored as wrong)
+         |   |- Unjudged             a judge was to score, and there is none or its word cannot be read
+         |   |- LengthUnknown        a reward is to be shaped by its trajectory's length, which its backend did not tell
+         |   |- RewardUnavailable    the reward server is down, busy or too slow
+         |   '- RewardRefused        the reward server refused what it was asked, or answered what is no score
          '- InternalError            internal: a bug of ours
              |- ChildLost            a handler's function ran in a child process, and that was killed
              |- NodeExhausted        this machine has no process, descriptor or memory left for it
@@ -344,6 +348,30 @@ class EvalError(StageError):
 
     kind = "eval"
     retryable = True
+
+
+class Unjudged(EvalError):
+    """A model was to judge, and none is set, what it said is no verdict however often it is asked, or what it was to
+    judge does not fit its context. Another attempt would not help.
+    """
+
+    retryable = False
+
+
+class LengthUnknown(EvalError):
+    """A reward is to be shaped by its trajectory's length, and the backend gave neither token ids nor their count."""
+
+    retryable = False
+
+
+class RewardUnavailable(EvalError):
+    """The reward server gave no score within the stage's time: it is down, busy or too slow."""
+
+
+class RewardRefused(EvalError):
+    """The reward server refused what it was asked, or answered what is no score. Asking again would not help."""
+
+    retryable = False
 
 
 class InternalError(StageError):

@@ -216,6 +216,31 @@ class Settings:
 
     # Handlers and models
     handlers: tuple[str, ...] = setting((), help="More handlers: module:Class or file.py:Class, separated by commas.")
+    judge_model: str = setting("", help="The model that judges free answers, served by a backend of its own.")
+    judge_prompt: str = setting("", help="A file with the judge's prompt; default: our own.")
+    judge_tokens: int = setting(1024, help="Most tokens of one verdict, thinking included.", minimum=1)
+    judge_timeout_seconds: float = setting(
+        120.0, help="How long one verdict may take.", env="PRORL_JUDGE_TIMEOUT", minimum=0.1
+    )
+    search_url: str = setting("", help="Where the tool `search` posts its queries, as Tavily takes them; empty: off.")
+    search_key: str = setting("", help="The key that is sent along.", secret=True)
+    search_index: str = setting("", help="A JSON-lines file of documents that `search` looks through instead.")
+    search_timeout_seconds: float = setting(
+        20.0, help="How long one search may take, all tries together.", env="PRORL_SEARCH_TIMEOUT", minimum=0.1
+    )
+    reward_urls: tuple[str, ...] = setting(
+        (),
+        help="What a job's reward_url may begin with, separated by commas; empty: anything, with tokens nothing.",
+    )
+    reward_timeout_seconds: float = setting(
+        120.0, help="How long a reward server may take for one score.", env="PRORL_REWARD_TIMEOUT", minimum=0.1
+    )
+    reward_wait_seconds: float = setting(
+        600.0,
+        help="How long a job goes on asking a reward server that is down or busy.",
+        env="PRORL_REWARD_WAIT",
+        minimum=0.0,
+    )
     torch_index: str = setting("", help="A package index that has torch's CPU build, for the real-model demo.")
 
     @classmethod

@@ -15,6 +15,8 @@ from prorl_celery.llm.endpoint import Endpoint
 from prorl_celery.llm.request import ConversationRequest
 from prorl_celery.sandbox.base import Sandbox
 from prorl_celery.tools.toolbox import Toolbox
+from tasks.asking import Asking
+from tasks.backends import Wanted
 from tasks.doubt import DOUBT_SECONDS
 from tasks.gate import JobGate
 from tasks.moving import MovingConversation
@@ -128,7 +130,7 @@ class RolloutStage(Context):
             )
             return open_conversation(endpoint, request, mode=logged[0].mode if logged else self.job.llm.mode)
 
-        return MovingConversation(self._work, begin, logged)
+        return MovingConversation(self._work, begin, Wanted.by_agent(self.job, logged))
 
 
 class EvalStage(Context):
@@ -138,6 +140,21 @@ class EvalStage(Context):
         super().__init__(work, sandboxes)
         self.init = init
         self.rollout = rollout
+        self._asking = Asking(work)
+
+    def ask_model(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        model: str | None = None,
+        max_tokens: int,
+        temperature: float = 0.0,
+        seed: int | None = None,
+        timeout: float,
+    ) -> str:
+        return self._asking.ask(
+            messages, model=model, max_tokens=max_tokens, temperature=temperature, seed=seed, timeout=timeout
+        )
 
     def turns(self) -> list[Turn]:
         return self._work.process.store.turns(self.job.job_id)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,7 +18,7 @@ from prorl_celery.llm.calls.base import ToolCall
 from prorl_celery.llm.conversation import Conversation
 from prorl_celery.llm.endpoint import Endpoint
 from prorl_celery.llm.reply import Reply
-from tasks.backends import acquire, endpoint_of, wait_for_backend
+from tasks.backends import Wanted, acquire, endpoint_of, wait_for_backend
 from tasks.watch import CallSignal
 from tasks.work import Work
 
@@ -32,24 +33,21 @@ PAUSE_SECONDS = 0.5
 class MovingConversation:
     """A `Conversation` at the job's backend; a context manager.
 
-    `begin(endpoint, signal)` opens the conversation at its first backend; `signal` is what its calls must watch.
-    `logged` are turns that it must go on behind, which binds it to their model and form.
+    `begin(endpoint, signal)` opens the conversation at its first backend, which is as `wanted` says; `signal` is what
+    its calls must watch.
     Raises when made: `NoBackend` after `PRORL_BACKEND_WAIT`, what the job's signal and `begin` raise.
     """
 
-    def __init__(
-        self, work: Work, begin: Callable[[Endpoint, CallSignal], Conversation], logged: Sequence[Turn] = ()
-    ) -> None:
+    def __init__(self, work: Work, begin: Callable[[Endpoint, CallSignal], Conversation], wanted: Wanted) -> None:
         self._work = work
         self._watch = work.process.watch
-        self._signal = CallSignal(work.signal, work.job.policy_version)
-        self._mode = logged[0].mode if logged else work.job.llm.mode
-        self._model = logged[0].model if logged else work.job.sampling_params.model
+        self._signal = CallSignal(work.signal, wanted.policy_version)
+        self._wanted = wanted
         try:
             endpoint = self._take()
             # From here on only such a backend will do: an open conversation changes neither model nor form.
-            self._model = endpoint.model
-            self._mode = self._mode or ("chat" if endpoint.kind == "chat" or not endpoint.tokenizer else "tokens")
+            mode = wanted.mode or ("chat" if endpoint.kind == "chat" or not endpoint.tokenizer else "tokens")
+            self._wanted = replace(wanted, model=endpoint.model, mode=mode)
             self._inner = begin(endpoint, self._signal)
         except BaseException:
             self.close()
@@ -105,7 +103,7 @@ class MovingConversation:
     def _take(self, but_for: str | None = None) -> Endpoint:
         """The job's backend, from now on watched. Raises as the constructor."""
         heard = self._watch.changes
-        ask: dict[str, Any] = {"model": self._model, "mode": self._mode}
+        ask: dict[str, Any] = asdict(self._wanted)
         backend = acquire(self._work, **ask, exclude=() if but_for is None else (but_for,))
         if backend is None and but_for is not None:
             self._work.signal.wait(PAUSE_SECONDS)

@@ -209,6 +209,27 @@ class EvalContext(StageContext, Protocol):
         """The turn log of this attempt."""
         ...
 
+    def ask_model(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        model: str | None = None,
+        max_tokens: int,
+        temperature: float = 0.0,
+        seed: int | None = None,
+        timeout: float,
+    ) -> str:
+        """One reply of another model, such as a judge; its thinking and calls are left out. `model` None is the one of
+        `PRORL_JUDGE_MODEL`. `timeout` is in seconds of work: waits for a backend, and pauses of that model's policy
+        or of all, do not count. From threads of a handler's own, one is asked at a time.
+
+        Special tokens in the messages are text to a backend that is given token ids; one that renders messages itself
+        may take them for what they are.
+        Raises: `BackendError` when no backend gave a reply in time, `Unjudged` when no model is named or the messages
+        do not fit it, `StageTimeout` when the stage's time is over, and what `cancel` raises.
+        """
+        ...
+
 
 class Handler:
     """A task kind. Subclass it, name `data_source`, write the three methods."""
@@ -263,8 +284,30 @@ class Handler:
         raise NotImplementedError
 
     def eval(self, ctx: EvalContext) -> JSON:
-        """Score. Return `{"reward": float, "resolved": bool}` and whatever else the trainer should see."""
+        """Score. Return `{"reward": float, "resolved": bool}` and whatever else the trainer should see.
+
+        `reward_parts: {name: float}` beside it tells what the reward is made of, 64 parts at most. Not called for a
+        job with a `reward_url`.
+        """
         raise NotImplementedError
+
+    def solution(self, ctx: EvalContext) -> str:
+        """What a reward server is to score: rollout's `answer`, else the last thing that the model said."""
+        answer = ctx.rollout.get("answer") if isinstance(ctx.rollout, dict) else None
+        if isinstance(answer, str):
+            return answer
+        said = (message for turn in reversed(ctx.turns()) for message in reversed(turn.messages))
+        texts = (one.get("content") for one in said if one.get("role") == "assistant")
+        return next((text for text in texts if isinstance(text, str) and text), "")
+
+    def ground_truth(self, instance: Mapping[str, Any]) -> JSON:
+        """What a reward server is to score by. Raises `BadInstance` where the instance has neither `ground_truth` nor
+        `answer`.
+        """
+        for field in ("ground_truth", "answer"):
+            if field in instance:
+                return instance[field]
+        raise BadInstance("the instance has no 'ground_truth', nor an 'answer'", field="ground_truth")
 
 
 def require(instance: Mapping[str, Any], field: str, kind: type | tuple[type, ...] = str) -> Any:

@@ -200,3 +200,7 @@ class BackendRegistry:
             names = ", ".join(sorted(name.decode() for name in rest))
             raise BackendError(f"name a model: {names} are served", job_id=job_id)
         return None
+
+    def release(self, job_id: str, fence: int) -> bool:
+        """Give a claimed job's backend back, if it has one; False when the claim is of the past, whose end did so."""
+        return bool(self._run("backend_release", job_id, fence))
