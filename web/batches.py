@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from flask import Blueprint, Response
@@ -20,14 +20,14 @@ from prorl_celery.jobs.batch_models import (
     MorePrompts,
     Prompt,
 )
-from prorl_celery.jobs.models import JobRequest
+from prorl_celery.jobs.models import JobRequest, Result
 from web.contract import WaitQuery, operation
 from web.instances import check_instances
 from web.jobs import BUSY
 from web.problems import FieldError, Problem, bad_fields
 from web.reading import read_model, read_query
-from web.rendering import answer
-from web.services import services
+from web.rendering import answer, as_json, result_pieces
+from web.services import Services, services
 
 blueprint = Blueprint("batches", __name__, url_prefix="/v1/batches")
 Seen = TypeVar("Seen")
@@ -35,6 +35,8 @@ Seen = TypeVar("Seen")
 LISTED = 100
 GROUPS = 100
 """Most groups of one page: each holds the results of all its samples."""
+MAX_PAGE_BYTES = 32 << 20
+"""A page ends with the group that passes this."""
 
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 
@@ -183,11 +185,9 @@ def groups(batch_id: str) -> Response:
         return bool(found) or state not in LIVE or (query.feed and state == "waiting_for_prompts")
 
     (state, found), busy = _await(batch_id, look, done_waiting, query.seconds)
-    for group in found:
-        group.results = _results(registry.jobs_of(group), tokens=query.tokens)
-    done = state not in LIVE and len(found) < query.limit
-    page = GroupPage(groups=found, next=query.after + len(found), state=state, done=done)
-    return answer(page, headers=BUSY if busy and not found else None)
+    whole = state not in LIVE and len(found) < query.limit
+    pieces = _page(services(), found, query, state, whole=whole)
+    return Response(pieces, mimetype="application/json", headers=BUSY if busy and not found else None)
 
 
 @blueprint.delete("/<batch_id>")
@@ -226,17 +226,40 @@ def _check(request: BatchRequest, prompts: Sequence[Prompt]) -> None:
 def _renamed(field: str) -> str:
     """A job's field as it is called in a batch."""
     path = field.split(".")
-    return ".".join(["defaults", *path[2:]] if path[2:3] == ["agent"] else ["prompts", *path[1:]])
+    return ".".join(["defaults", *path[2:]] if path[2:3] in (["agent"], ["reward_url"]) else ["prompts", *path[1:]])
 
 
-def _results(job_ids: Sequence[str], *, tokens: bool) -> list[dict[str, object]]:
-    found = []
-    for job_id in job_ids:
+def _page(
+    used: Services, found: Sequence[GroupView], query: GroupsQuery, state: BatchState, *, whole: bool
+) -> Iterator[bytes]:
+    """A `GroupPage` as JSON, in pieces: the results of one sample are in memory at a time. It is cut behind the group
+    with which it passes `MAX_PAGE_BYTES`; `whole`: no group comes behind `found`.
+    """
+    size = given = 0
+    yield b'{"groups":['
+    for group in found:
+        yield (b"," if given else b"") + as_json(group.model_dump(exclude={"results"}))[:-1] + b',"results":['
+        between = b""
+        for result in _results(used, group, tokens=query.tokens):
+            yield between
+            for piece in result_pieces(result):
+                size += len(piece)
+                yield piece
+            between = b","
+        yield b"]}"
+        given += 1
+        if size > MAX_PAGE_BYTES:
+            break
+    tail = {"next": query.after + given, "state": state, "done": whole and given == len(found)}
+    yield b"]," + as_json(tail)[1:] + b"\n"
+
+
+def _results(used: Services, group: GroupView, *, tokens: bool) -> Iterator[Result]:
+    for job_id in used.batches.jobs_of(group):
         try:
-            found.append(services().store.result(job_id, tokens=tokens).model_dump(mode="json"))
+            yield used.store.result(job_id, tokens=tokens)
         except (JobNotFound, NotFinished, ResultExpired):
             continue  # it has expired, or is another job's by now
-    return found
 
 
 def _await(batch_id: str, look: Callable[[], Seen], done: Callable[[Seen], bool], wait: float) -> tuple[Seen, bool]:

@@ -9,7 +9,9 @@ exception, what was not taken is cancelled.
 
 from __future__ import annotations
 
+import json
 import secrets
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Protocol
@@ -26,6 +28,10 @@ PAGE_GROUPS = 8
 """Groups in one answer: each holds the trajectories of all its samples."""
 PAGE_PROMPTS = 64
 """Prompts that are sent ahead at least; as many more as fill `max_inflight_jobs`."""
+PAGE_BYTES = 8 << 20
+"""A page of prompts ends with the one that passes this: the service takes bodies of 64 MiB (`PRORL_MAX_BODY`)."""
+LOOP_SECONDS = 86_400.0
+"""How long a loop over a batch may take, where it is not told."""
 
 
 class Calls(Protocol):
@@ -88,22 +94,34 @@ class Batches:
         return BatchStatus.model_validate_json(self._http.call("DELETE", _path(batch_id)).body)
 
     def run(
-        self, request: BatchRequest | Mapping[str, Any], prompts: Iterable[Mapping[str, Any]] | None
+        self,
+        request: BatchRequest | Mapping[str, Any],
+        prompts: Iterable[Mapping[str, Any]] | None,
+        timeout: float = LOOP_SECONDS,
     ) -> Iterator[GroupView]:
-        """Make a batch, feed it, and give its groups as they complete. `prompts` go behind those of the request."""
+        """Make a batch, feed it, and give its groups as they complete. `prompts` go behind those of the request.
+
+        Raises TimeoutError when `timeout` seconds after its begin it has not ended and there is no group to give.
+        """
         body = _body(request)
         source = iter(()) if prompts is None else iter(prompts)
         feeding = prompts is not None
         if feeding:
             body["more_prompts"] = True
+        deadline = time.monotonic() + timeout
         batch = self.create(body)
         page_prompts = max(PAGE_PROMPTS, body.get("max_inflight_jobs", 512) // batch.samples_per_group)
         at, ended = 0, False
         try:
             while not ended:
-                page = self.groups(batch.batch_id, at, wait=POLL_SECONDS, feed=feeding)
-                if feeding and not page.groups and page.state == "waiting_for_prompts":
-                    feeding = self._feed(batch.batch_id, list(islice(source, page_prompts)))
+                left = deadline - time.monotonic()
+                page = self.groups(batch.batch_id, at, wait=round(min(POLL_SECONDS, max(0.0, left)), 3), feed=feeding)
+                if left <= 0 and not page.groups and not page.done:
+                    so_far = f"{at} of {batch.target_groups} groups"
+                    raise TimeoutError(f"batch {batch.batch_id} is {page.state} after {timeout:g} s: {so_far}")
+                # Before the groups are given: what is done with them may take long, and the batch would stand idle.
+                if feeding and page.state == "waiting_for_prompts":
+                    feeding = self._feed(batch.batch_id, list(_page(source, page_prompts)))
                 yield from page.groups
                 at, ended = page.next, page.done
         finally:
@@ -129,6 +147,16 @@ def _body(request: BatchRequest | Mapping[str, Any]) -> dict[str, Any]:
     # So that a call that is repeated after a lost answer makes no second batch.
     body.setdefault("batch_id", "batch-" + secrets.token_hex(8))
     return body
+
+
+def _page(source: Iterator[Mapping[str, Any]], most: int) -> Iterator[Mapping[str, Any]]:
+    """So many prompts, or fewer: those with which `PAGE_BYTES` is passed are the last."""
+    size = 0
+    for prompt in islice(source, most):
+        yield prompt
+        size += len(json.dumps(prompt))
+        if size > PAGE_BYTES:
+            return
 
 
 def _path(batch_id: str) -> str:

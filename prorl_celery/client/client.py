@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, RootModel, ValidationError
 
-from prorl_celery.client.batches import Batches
+from prorl_celery.client.batches import LOOP_SECONDS, Batches
 from prorl_celery.client.events import JobEvent, follow
 from prorl_celery.client.transport import Reply, Transport
 from prorl_celery.errors import ApiError
@@ -182,14 +182,18 @@ class Client:
         return follow(self._http, _path(job_id) + "/events", after=after, timeout=timeout)
 
     def batch(
-        self, request: BatchRequest | Mapping[str, Any], prompts: Iterable[Mapping[str, Any]] | None = None
+        self,
+        request: BatchRequest | Mapping[str, Any],
+        prompts: Iterable[Mapping[str, Any]] | None = None,
+        *,
+        timeout: float = LOOP_SECONDS,
     ) -> Iterator[GroupView]:
         """Make a batch and give its groups as they complete, exactly `target_groups` of them where the prompts do.
 
         `prompts` (each `{"prompt_id", "instance"}`) are drawn when the service asks for more. When the loop is left
-        before its end, the rest is cancelled.
+        before its end, the rest is cancelled. Raises TimeoutError when it takes longer than `timeout` seconds.
         """
-        return self.batches.run(request, prompts)
+        return self.batches.run(request, prompts, timeout)
 
     def backends(self) -> list[dict[str, Any]]:
         """All inference backends."""

@@ -58,10 +58,11 @@ class BatchReader:
             pipe.hgetall(self.keys("dapo", batch_id))
             pipe.zcard(self.keys("dapo_waiting", batch_id))
             pipe.time()
-            raw, waiting, (seconds, _) = pipe.execute()
+            raw, waiting, (seconds, micros) = pipe.execute()
         if not raw:
             raise BatchNotFound(f"no batch {batch_id}", batch_id=batch_id)
-        return _status(batch_id, {name.decode(): value.decode() for name, value in raw.items()}, waiting, seconds)
+        now = seconds + micros / 1e6
+        return _status(batch_id, {name.decode(): value.decode() for name, value in raw.items()}, waiting, now)
 
     def state(self, batch_id: str) -> BatchState:
         """Its state alone, in one small command. Raises `BatchNotFound`."""
@@ -140,7 +141,7 @@ class BatchReader:
         return [value.decode().partition(" ")[2] if value else None for value in found]
 
 
-def _status(batch_id: str, record: Record, waiting: int, now: int) -> BatchStatus:
+def _status(batch_id: str, record: Record, waiting: int, now: float) -> BatchStatus:
     def number(name: str) -> int:
         return int(float(record.get(name, 0)))
 

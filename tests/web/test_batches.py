@@ -81,6 +81,14 @@ def test_what_the_prompts_cannot_give_is_exhausted_with_what_there_is(api: Flask
     assert (status["state"], status["groups"]["informative"]) == ("exhausted", 1)
 
 
+def test_the_time_left_is_never_less_than_none(api: FlaskClient, workers: Workers) -> None:
+    """Also within the second in which the batch was made."""
+    for number in range(3):
+        api.post("/v1/batches", json=a_batch(f"b{number}", more_prompts=True))
+        workers.run(p0=[0, 1])
+        assert api.get(f"/v1/batches/b{number}").get_json()["seconds_to_target"] >= 0
+
+
 def test_a_batch_asks_for_prompts_and_takes_them(api: FlaskClient, workers: Workers) -> None:
     api.post("/v1/batches", json=a_batch(more_prompts=True))
     workers.run()
@@ -201,3 +209,19 @@ def test_status_and_metrics_tell_batches_groups_and_waste(api: FlaskClient, work
     assert 'prorl_batches_ended{state="complete"} 1' in told
     assert 'prorl_groups_closed{state="uniform"} 2' in told
     assert 'prorl_wasted_seconds{why="uniform"} 8.0' in told
+
+
+def test_a_page_of_groups_ends_where_it_becomes_too_long_and_the_next_goes_on(
+    api: FlaskClient, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.post("/v1/batches", json=a_batch(target_groups=3, prompts=prompts(3)))
+    workers.run(p0=[0, 1], p1=[0, 1], p2=[0, 1])
+    whole = api.get("/v1/batches/b/groups").get_json()
+    assert (len(whole["groups"]), whole["next"], whole["done"]) == (3, 3, True)
+    monkeypatch.setattr("web.batches.MAX_PAGE_BYTES", 100)
+    seen, page = [], {"next": 0, "done": False}
+    while not page["done"]:
+        page = api.get(f"/v1/batches/b/groups?after={page['next']}").get_json()
+        seen.append(page["groups"])
+    assert [len(groups) for groups in seen] == [1, 1, 1]
+    assert [group for groups in seen for group in groups] == whole["groups"]

@@ -13,7 +13,7 @@ import pytest
 import redis
 from web_helpers import Served, until
 
-from prorl_celery.client import Client
+from prorl_celery.client import Client, batches
 from prorl_celery.jobs.store import JobStore
 from prorl_celery.scheduling.batches import BatchRegistry
 from prorl_celery.settings import Settings
@@ -175,3 +175,35 @@ def test_a_long_poll_returns_at_what_no_job_brings_about(serve: Callable[..., Se
         for batch_id in channels:
             client.batches.cancel(batch_id)
             assert waits[batch_id].result(25).state == "cancelled"
+
+
+def test_prompts_are_sent_before_a_group_is_given_so_that_nothing_stands_idle_while_it_is_trained_on(
+    serve: Callable[..., Served], store: JobStore, settings: Settings
+) -> None:
+    prompts = Prompts()
+    body = BATCH | {"prompts": [next(iter(prompts))], "more_prompts": True}
+    with Client(serve().url) as client, Fleet(store, settings, differing):
+        client.batches.create(body)
+        until(lambda: client.batches.status("b").groups.informative == 1, 30)
+        loop = client.batch(body, prompts)
+        next(loop)
+        assert client.batches.status("b").prompts > 1
+        loop.close()
+
+
+def test_long_prompts_are_sent_in_pages_that_the_service_takes(
+    serve: Callable[..., Served], store: JobStore, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "PAGE_BYTES", 30_000)
+    long = (
+        {"prompt_id": f"p{number}", "instance": {"data_source": "echo", "text": "ä" * 3_000}} for number in range(20)
+    )
+    with Client(serve(max_body_bytes=64_000).url) as client, Fleet(store, settings, differing):
+        assert len(list(client.batch(BATCH, long))) == 3
+
+
+def test_a_loop_that_nobody_works_for_ends_at_its_time_and_cancels(serve: Callable[..., Served]) -> None:
+    with Client(serve().url) as client:
+        with pytest.raises(TimeoutError, match=r"b is filling after 1\.5 s: 0 of 3 groups"):
+            list(client.batch(BATCH, Prompts(), timeout=1.5))
+        assert client.batches.status("b").state == "cancelled"
