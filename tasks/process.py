@@ -25,6 +25,7 @@ from prorl_celery.jobs.messages import Message, Role, node_queue
 from prorl_celery.jobs.store import JobStore
 from prorl_celery.llm.loop import ModelLoop
 from prorl_celery.node.requests import NO_SUPERVISOR, SupervisorLine
+from prorl_celery.rewards.servers import RewardServers
 from prorl_celery.sandbox.client import KeeperClient
 from prorl_celery.scheduling.backends import BackendRegistry
 from prorl_celery.scheduling.nodes import NodeRegistry
@@ -97,6 +98,7 @@ class StageProcess:
         self._record = NodeRegistry(beats, settings)
         self.keeper = KeeperClient(settings)
         self.models = ModelLoop()
+        self.rewards = RewardServers()
         self.deadlines = DeadlineThread()
         self.backends_bell = Bell()
         self.gate = PolicyGate(PolicyRegistry(client, settings), self.id, settings.backend_wait_seconds)
@@ -219,6 +221,7 @@ class StageProcess:
                 "started_at": self._started_at,
                 "handlers": sorted(self.handlers),
                 "connections": open_connections(),
+                "reward_servers": self.rewards.told(),
             },
         )
         self._obey(draining)

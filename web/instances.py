@@ -1,4 +1,5 @@
-"""Checks that a job's instance can be run, and that the tools it names are there, before it is accepted.
+"""Checks that a job's instance can be run, that the tools it names are there, and that its reward server may be asked,
+before it is accepted.
 
 A data source is known when this process has its handler or a live node's record names it. The handler then looks at
 the instance itself; one that only a node has does so in init.
@@ -11,7 +12,9 @@ from collections.abc import Sequence
 
 from prorl_celery.errors import BadInstance
 from prorl_celery.handlers.base import Handler
-from prorl_celery.jobs.models import Instance, JobRequest
+from prorl_celery.jobs.models import JobRequest
+from prorl_celery.rewards.urls import allowed
+from prorl_celery.settings import Settings
 from prorl_celery.tools.toolbox import TOOL_NAMES
 from web.problems import FieldError, bad_fields
 from web.services import services
@@ -29,6 +32,8 @@ def check_instances(jobs: Sequence[JobRequest], *, many: bool) -> None:
         if unknown := [name for name in job.agent.tools or () if name not in TOOL_NAMES]:
             message = f"unknown tools: {', '.join(unknown)}; there are {', '.join(TOOL_NAMES)}"
             found.append(FieldError(field=f"{job_prefix}agent.tools", message=message))
+        if job.reward_url is not None and (message := refusal_of(job.reward_url, services().settings)):
+            found.append(FieldError(field=f"{job_prefix}reward_url", message=message))
         try:
             handler = services().handlers.find(job.instance.data_source)
         except BadInstance as error:
@@ -37,15 +42,29 @@ def check_instances(jobs: Sequence[JobRequest], *, many: bool) -> None:
             if not _matches(job.instance.data_source, elsewhere):
                 found.append(FieldError(field=f"{prefix}.data_source", message=str(error)))
             continue
-        if problem := _finding(handler, job.instance, prefix):
+        if problem := _finding(handler, job, prefix):
             found.append(problem)
     if found:
         raise bad_fields(found)
 
 
-def _finding(handler: Handler, instance: Instance, prefix: str) -> FieldError | None:
+def refusal_of(reward_url: str, settings: Settings) -> str:
+    """Why a reward server may not be asked; empty where it may.
+
+    Whoever submits a job has a worker send a request, and sees something of the answer. Where the API has no tokens it
+    serves its own machine alone; where it has, an admin says which servers these may be.
+    """
+    if settings.reward_urls:
+        return "" if allowed(reward_url, settings.reward_urls) else "PRORL_REWARD_URLS does not allow this url"
+    return "no reward server may be asked here: PRORL_REWARD_URLS names none" if settings.api_tokens else ""
+
+
+def _finding(handler: Handler, job: JobRequest, prefix: str) -> FieldError | None:
+    instance = job.instance
     try:
         handler.validate(instance.data())
+        if job.reward_url is not None:
+            handler.ground_truth(instance.data())
     except BadInstance as error:
         return FieldError(field=f"{prefix}.{error.field}" if error.field else prefix, message=str(error))
     except Exception as error:

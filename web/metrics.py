@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -97,6 +97,7 @@ def metrics_of(status: ServiceStatus) -> list[Metric]:
                 ({"node": services().settings.node, "process": "api"}, open_connections()),
             ],
         ),
+        *_reward_servers(nodes),
         Metric(
             "prorl_queued_jobs",
             "gauge",
@@ -154,6 +155,41 @@ def _counters(counts: Mapping[str, int]) -> list[Metric]:
         if not COUNTERS[first][2] and not metric.samples:
             metric.samples.append(({}, 0))
     return list(found.values())
+
+
+def _reward_servers(nodes: Sequence[NodeRecord]) -> list[Metric]:
+    """As the processes tell; of those with one name, an older one and its successor, together."""
+    calls: Counter[tuple[str, str, str, str]] = Counter()
+    seconds: Counter[tuple[str, str, str]] = Counter()
+    held: Counter[tuple[str, str, str]] = Counter()
+    for node in nodes:
+        for process in node.processes:
+            for seen in process.reward_servers:
+                place = (node.node, process.name, seen.server)
+                calls.update({(*place, outcome): count for outcome, count in seen.calls.items()})
+                seconds.update({place: seen.seconds})
+                held.update({place: int(seen.held_off)})
+    labels = ("node", "process", "server", "outcome")
+    return [
+        Metric(
+            "prorl_reward_calls",
+            "counter",
+            "Calls of reward servers, by what they came to: scored, failed, busy, refused.",
+            [(dict(zip(labels, key, strict=True)), count) for key, count in calls.items()],
+        ),
+        Metric(
+            "prorl_reward_call_seconds",
+            "counter",
+            "What the answered ones of these calls took together.",
+            [(dict(zip(labels, key, strict=False)), count) for key, count in seconds.items()],
+        ),
+        Metric(
+            "prorl_reward_servers_held_off",
+            "gauge",
+            "Whether a process holds a reward server off because call after call of it failed.",
+            [(dict(zip(labels, key, strict=False)), count) for key, count in held.items()],
+        ),
+    ]
 
 
 def _connections(node: NodeRecord) -> Counter[str]:

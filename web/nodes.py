@@ -17,6 +17,15 @@ from web.services import services
 blueprint = Blueprint("nodes", __name__, url_prefix="/v1/nodes")
 
 
+class RewardServerRecord(BaseModel):
+    """A reward server, as one process sees it. `calls`: by what they came to; `seconds`: of the answered ones."""
+
+    server: str
+    calls: dict[str, int]
+    seconds: float
+    held_off: bool
+
+
 class ProcessRecord(BaseModel):
     """A live stage process, as it told within the last 10 s."""
 
@@ -26,6 +35,7 @@ class ProcessRecord(BaseModel):
     stage: str = Field(description="init, rollout, eval; solo for one that runs a job of any stage by itself")
     connections: int = 0
     """To Redis, the broker's included."""
+    reward_servers: list[RewardServerRecord] = Field(default_factory=list)
 
 
 class NodeRecord(BaseModel):

@@ -70,6 +70,7 @@ def show(job_id: str, url: str | None, token: str | None, as_json: bool, wait: b
         return
     facts = [(name, status[name]) for name in ("state", "stage", "attempt", "node", "backend", "turns", "reward")]
     facts += [(stage, _stage(timing)) for stage, timing in status["timing"].items()]
+    facts += [(f"reward: {name}", value) for name, value in _parts(result)]
     if stall := status.get("stalled"):
         facts.append(("stalled", f"at {stall['act']} for {seconds(stall['seconds'])} ({stall['process']})"))
     if status["error"]:
@@ -138,6 +139,14 @@ def _result(api: Any, job_id: str, *, tokens: bool) -> dict[str, Any] | None:
             return None
         raise
     return result
+
+
+def _parts(result: dict[str, Any] | None) -> list[tuple[str, float]]:
+    """What the reward is made of: the raw one where it was shaped, the parts that were told."""
+    told = (result or {}).get("eval") or {}
+    raw = [("raw", told["raw_reward"])] if "raw_reward" in told else []
+    parts = told.get("reward_parts")
+    return raw + (list(parts.items()) if isinstance(parts, dict) else [])
 
 
 def _stage(timing: dict[str, float]) -> str:

@@ -6,9 +6,19 @@ Names are fixed by the HTTP contract. Unknown fields are refused on what comes i
 from __future__ import annotations
 
 import secrets
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 Stage = Literal["init", "rollout", "eval"]
 State = Literal["queued", "running", "completed", "failed", "cancelled", "timed_out"]
@@ -32,6 +42,23 @@ TERMINAL: frozenset[State] = frozenset({"completed", "failed", "cancelled", "tim
 
 Id = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:-]{1,128}$")]
 Name = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,256}$")]
+
+
+def _http_url(url: str) -> str:
+    """The url itself. Messages repeat nothing of it: it may hold a secret."""
+    if any(character <= " " or character == "\x7f" for character in url):
+        raise ValueError("a url has no blanks and no control characters")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise ValueError("is no url: its host or its port cannot be read") from None
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.fragment or port == 0:
+        raise ValueError("must be http://HOST/... or https://HOST/..., without a fragment")
+    return url
+
+
+HttpUrl = Annotated[str, StringConstraints(max_length=2048), AfterValidator(_http_url)]
 
 
 class Incoming(BaseModel):
@@ -90,6 +117,48 @@ class LLMParams(Incoming):
     mode: Literal["tokens", "chat"] | None = None
 
 
+class Overlong(Incoming):
+    """A penalty for sampling more tokens than wished (Yu et al. 2025, "DAPO", section 3.4): none up to `max_tokens`
+    less `buffer_tokens`, from there growing evenly to `penalty` at `max_tokens`, and `penalty` beyond.
+    """
+
+    max_tokens: int = Field(ge=1, le=100_000_000, description="sampled tokens of the whole trajectory")
+    buffer_tokens: int = Field(ge=0, description="over which the penalty grows; 0: all of it beyond max_tokens")
+    penalty: float = Field(1.0, ge=0.0, le=1e6, allow_inf_nan=False, description="most that is taken off the reward")
+
+    @field_validator("buffer_tokens")
+    @classmethod
+    def _fits(cls, buffer_tokens: int, info: ValidationInfo) -> int:
+        most = info.data.get("max_tokens")
+        if most is not None and buffer_tokens > most:
+            raise ValueError(f"is more than max_tokens, {most}")
+        return buffer_tokens
+
+
+class Repetition(Incoming):
+    """A penalty for saying the same again: `penalty` times the share of n-grams that stand in the trajectory before."""
+
+    ngram: int = Field(ge=1, le=1024, description="tokens of one n-gram; words where a backend gives no token ids")
+    penalty: float = Field(ge=0.0, le=1e6, allow_inf_nan=False, description="taken off where all is repeated")
+
+
+class RewardShaping(Incoming):
+    """What is taken off a reward for how its trajectory looks. The result keeps the raw one: `eval.raw_reward`."""
+
+    overlong: Overlong | None = None
+    repetition: Repetition | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.overlong is None and self.repetition is None:
+            raise ValueError("names neither overlong nor repetition")
+        return self
+
+
+def _is_none(value: object) -> bool:
+    return value is None
+
+
 class JobOptions(Incoming):
     """How a job is run: all of it but its id and instance."""
 
@@ -101,6 +170,11 @@ class JobOptions(Incoming):
     priority: int = Field(5, ge=0, le=9)
     policy_version: int | None = Field(None, ge=0)
     tags: dict[Name, Name] = Field(default_factory=dict, max_length=32)
+    # Left out where there is none: the fingerprints of jobs that were accepted by an earlier version stay.
+    reward_url: HttpUrl | None = Field(
+        None, exclude_if=_is_none, description="a server that scores instead of the handler's eval"
+    )
+    reward_shaping: RewardShaping | None = Field(None, exclude_if=_is_none)
 
 
 class JobRequest(JobOptions):
