@@ -42,6 +42,7 @@ class KeeperProcess:
             user=user,
             group=pwd.getpwnam(user).pw_gid if user else None,
             extra_groups=[] if user else None,
+            process_group=0,  # a Ctrl-C is ours to handle: it must not end the sandboxes under a job
             env={**environment, **settings.to_env(), **(extra_env or {})},
         )
         self.client = KeeperClient(settings)

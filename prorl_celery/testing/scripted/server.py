@@ -241,8 +241,8 @@ async def _label(request: web.Request, response: web.StreamResponse) -> None:
     response.headers["X-Scripted-Backend"] = "1"
 
 
-async def serve(engine: Engine, host: str, port: int, ready: Callable[[str], None], *, watch_stdin: bool) -> None:
-    """Listen, call `ready` with the url, serve until told to stop. Raises `OSError` when it cannot listen."""
+async def listen(engine: Engine, host: str, port: int) -> tuple[web.AppRunner, str]:
+    """Serve on the running loop until the runner is cleaned up; its url. Raises `OSError` when it cannot listen."""
     listener = socket.create_server((host, port), backlog=BACKLOG)
     # Without handler_cancellation aiohttp lets a handler run on after its client has gone.
     runner = web.AppRunner(
@@ -250,14 +250,20 @@ async def serve(engine: Engine, host: str, port: int, ready: Callable[[str], Non
     )
     await runner.setup()
     await web.SockSite(runner, listener, backlog=BACKLOG).start()
+    bound = listener.getsockname()
+    return runner, f"http://{f'[{bound[0]}]' if ':' in bound[0] else bound[0]}:{bound[1]}"
+
+
+async def serve(engine: Engine, host: str, port: int, ready: Callable[[str], None], *, watch_stdin: bool) -> None:
+    """Listen, call `ready` with the url, serve until told to stop. Raises `OSError` when it cannot listen."""
+    runner, url = await listen(engine, host, port)
     stopped, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     if watch_stdin:
         loop.add_reader(sys.stdin.fileno(), _stop_at_end, stopped)
     try:
-        bound = listener.getsockname()
-        ready(f"http://{f'[{bound[0]}]' if ':' in bound[0] else bound[0]}:{bound[1]}")
+        ready(url)
         await stopped.wait()
     finally:
         await runner.cleanup()
