@@ -24,7 +24,9 @@ from prorl_celery.store.blobs import seal
 PAGE_PROMPTS = 50
 PAGE_BYTES = 1 << 20
 """Prompts that one script adds, so that none holds Redis for long."""
-TENDED_JOBS = 100
+TENDED_JOBS = 20
+"""Jobs that one script ends, for the same reason."""
+TENDED_AT_ONCE = 1000
 PATIENCE_SECONDS = 10.0
 """How long a worker has to act on a revocation before the job is ended for it."""
 
@@ -101,7 +103,7 @@ class BatchRegistry(BatchReader):
             seen, kept = self._run("batch_tend", TENDED_JOBS, passed, round(PATIENCE_SECONDS * 1000))
             ended += seen - kept
             passed += kept
-            if seen < TENDED_JOBS or passed >= 10 * TENDED_JOBS:
+            if seen < TENDED_JOBS or passed + ended >= TENDED_AT_ONCE:
                 return int(ended)
 
     def _add(
