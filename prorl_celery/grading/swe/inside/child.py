@@ -1,0 +1,206 @@
+"""Runs in an eval's sandbox in place of `python -m pytest`, in the process that the library under test shares.
+
+    python3 -s -S child.py PROGRAM ARGUMENTS...
+
+The standard library and what came with the tests are found before the working directory and PYTHONPATH, whatever has
+their names there. Each test's outcome goes to the guard over a pipe, each line with a token; after the last comes what
+of pytest and the builtins is no longer what it was. All this happens beside the library's code, which could undo it:
+what that is worth is told in `prorl_celery.grading.swe.pypi`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.machinery
+import importlib.util
+import json
+import os
+import sys
+import warnings
+from typing import Any, Callable, Dict, List, Tuple
+
+HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
+MESSAGE_CHARACTERS = 1500
+PYTESTS = ("pytest", "py.test")
+WATCHED = ("builtins", "pytest", "_pytest", "pluggy")
+Sent = Callable[[Dict[str, Any]], None]
+
+
+def pytest_arguments(program: str, arguments: List[str]) -> "List[str] | None":
+    """What pytest is given by a command, or None for a command that runs something else. Options of Python's before
+    `-m pytest` are dropped, but for `-W`, which counts.
+    """
+    if program in PYTESTS:
+        return arguments
+    at = 0
+    while at < len(arguments) and arguments[at].startswith("-") and arguments[at] != "-":
+        option = arguments[at]
+        if option == "-m":
+            return arguments[at + 2 :] if arguments[at + 1 : at + 2] == ["pytest"] else None
+        if option == "-mpytest":
+            return arguments[at + 1 :]
+        if option == "-c":
+            return None
+        if option in ("-W", "-X"):
+            at += 1
+        if option.startswith("-W"):
+            sys.warnoptions.append(arguments[at] if option == "-W" else option[2:])
+        at += 1
+    return None
+
+
+class Trusted:
+    """Finds modules that tests rely on where they belong, before any place that an agent could write to."""
+
+    def __init__(self, names: "set[str]", paths: List[str]) -> None:
+        self._names, self._paths = names, paths
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if path is None and name in self._names:
+            return importlib.machinery.PathFinder.find_spec(name, self._paths, target)
+        return None
+
+
+def load_probe() -> Any:
+    """The module that a control form imports."""
+    spec = importlib.util.spec_from_file_location("_control_probe", HERE + "/probe.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules["_control_probe"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def lay_path(facts: Dict[str, Any], *, as_module: bool) -> None:
+    """`sys.path`, and `Trusted` before it. `python -m pytest` has the working directory on it, `pytest` has not."""
+    standard = [path for path in sys.path if path and os.path.abspath(path) != HERE]  # noqa: PTH100
+    tools = [path for path in (facts["tools"],) if path]
+    given = os.environ.pop("PRORL_PYTHONPATH", "")
+    if given:
+        os.environ["PYTHONPATH"] = given
+    # An empty entry is the working directory.
+    wanted = [os.path.abspath(entry) for entry in given.split(os.pathsep)] if given else []  # noqa: PTH100
+    here = [os.getcwd()] if as_module else []  # noqa: PTH109
+    sys.path[:] = [*tools, *standard, *here, *wanted]
+    stdlib = set(getattr(sys, "stdlib_module_names", ())) or top_level(standard)
+    own = set(facts["base_names"])
+    came_with_tests = top_level(tools)
+    sys.meta_path.insert(0, Trusted(came_with_tests, tools))  # type: ignore[arg-type]
+    sys.meta_path.insert(1, Trusted(stdlib - own - came_with_tests, standard))  # type: ignore[arg-type]
+    sys.dont_write_bytecode = True
+
+
+def top_level(paths: List[str]) -> "set[str]":
+    """Names of modules and packages in some folders."""
+    found = set()
+    for path in paths:
+        if os.path.isdir(path):  # noqa: PTH112
+            for name in os.listdir(path):  # noqa: PTH208
+                stem, dot, rest = name.partition(".")
+                if stem.isidentifier() and (not dot or rest.endswith(("py", "so"))):
+                    found.add(stem)
+    return found
+
+
+class Reporter:
+    """Tells what became of each test."""
+
+    def __init__(self, send: Sent) -> None:
+        self._send = send
+        self._config: Any = None
+
+    def pytest_configure(self, config: Any) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        told: Dict[str, Any] = {"id": report.nodeid, "when": report.when, "outcome": report.outcome}
+        relative = getattr(self._config, "cwd_relative_nodeid", None)
+        told["also"] = relative(report.nodeid) if relative is not None else report.nodeid
+        told["xfail"] = hasattr(report, "wasxfail")
+        if report.outcome == "failed":
+            told["message"] = str(report.longreprtext)[-MESSAGE_CHARACTERS:]
+        self._send(told)
+
+    def pytest_collectreport(self, report: Any) -> None:
+        if report.outcome == "failed":
+            self._send({"uncollected": report.nodeid, "message": str(report.longreprtext)[-MESSAGE_CHARACTERS:]})
+
+
+def snapshot() -> "Dict[Tuple[str, str], Tuple[Any, Any]]":
+    """What functions and classes pytest and the builtins consist of: by module and name, each with its code."""
+    found: Dict[Tuple[str, str], Tuple[Any, Any]] = {}
+    for module in sorted(name for name in sys.modules if name.partition(".")[0] in WATCHED):
+        for name, value in list(vars(sys.modules[module]).items()):
+            if callable(value):
+                found[module, name] = (value, getattr(value, "__code__", None))
+            if isinstance(value, type) and value.__module__.partition(".")[0] in WATCHED[1:]:
+                for inner, member in list(vars(value).items()):
+                    if callable(member) or isinstance(member, (classmethod, staticmethod, property)):
+                        found[module, name + "." + inner] = (member, getattr(member, "__code__", None))
+    return found
+
+
+def changed(before: "Dict[Tuple[str, str], Tuple[Any, Any]]") -> List[str]:
+    """What is no longer as it was."""
+    after = snapshot()
+    gone = (None, None)
+    return [
+        ".".join(key) for key, (value, code) in before.items()
+        if after.get(key, gone)[0] is not value or after.get(key, gone)[1] is not code
+    ]  # fmt: skip
+
+
+def sender() -> "Tuple[Dict[str, Any], Sent]":
+    """What the guard says of this run, and how to tell it something."""
+    channel = int(os.environ.pop("PRORL_CHANNEL"))
+    question = int(os.environ.pop("PRORL_QUESTION"))
+    with os.fdopen(question, encoding="utf-8") as file:
+        facts = json.loads(file.read())
+    token, write = facts.pop("token"), os.write
+
+    def send(told: Dict[str, Any]) -> None:
+        line = (token + json.dumps(told) + "\n").encode()
+        while line:
+            line = line[write(channel, line) :]
+
+    return facts, send
+
+
+def main() -> None:
+    program, arguments = sys.argv[1], sys.argv[2:]
+    given = pytest_arguments(program, list(arguments))
+    if given is None:  # something before the tests
+        os.environ["PYTHONPATH"] = os.environ.pop("PRORL_PYTHONPATH", "")
+        os.execv(sys.executable, [sys.executable, *arguments])
+    facts, send = sender()
+    lay_path(facts, as_module=program not in PYTESTS)
+    with open(facts["test_file"], "rb") as file:  # noqa: PTH123
+        if hashlib.sha256(file.read()).hexdigest() != facts["test_sha256"]:
+            send({"end": None, "changed": ["the test file"]})
+            os._exit(3)
+    for option in sys.warnoptions:
+        warnings._setoption(option)  # type: ignore[attr-defined]
+    try:
+        pytest = importlib.import_module("pytest")
+        for name in importlib.import_module("_pytest.config").default_plugins:
+            importlib.import_module("_pytest." + name)
+    except ImportError as error:
+        send({"no_pytest": str(error)})
+        os._exit(4)
+    if facts["control"]:
+        load_probe().report.append(lambda kinds: send({"alien": kinds}))
+    if not any(argument.startswith("--confcutdir") for argument in given):
+        # Else pytest may look through the folders above, which this process may not see.
+        given.append("--confcutdir=" + facts["repository"])
+    before, exit_now = snapshot(), os._exit
+    sys.argv[:] = ["pytest", *given]
+    code = int(pytest.main(given, plugins=[Reporter(send)]))
+    send({"end": code, "changed": changed(before)})
+    sys.stdout.flush()
+    sys.stderr.flush()
+    exit_now(code)
+
+
+if __name__ == "__main__":
+    main()

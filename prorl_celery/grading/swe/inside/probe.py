@@ -1,0 +1,48 @@
+"""Runs in an eval's sandbox, in a control run: equality that notices what is equal to everything."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any, Callable, List
+from unittest import mock
+
+PLAIN = (str, bytes, int, float, bool, complex, type(None), list, tuple, dict, set, frozenset)
+
+report: "List[Callable[[str], None]]" = []
+"""Whom to tell; filled in by the runner."""
+
+
+def equal(left: Any, right: Any) -> Any:
+    """`left == right`, told on when it would be true of any other value as well."""
+    found = left == right
+    try:
+        suspect = bool(found) and (_everything(left, right) or _everything(right, left))
+    except Exception:  # noqa: BLE001 - whatever a comparison raises, it is no answer of yes
+        suspect = False
+    if suspect:
+        for tell in report:
+            tell("%s == %s" % (type(left).__name__, type(right).__name__))
+    return found
+
+
+def _everything(one: Any, other: Any) -> bool:
+    """Whether `one`, which is no plain value, also equals a plain one that `other` is not."""
+    if type(one) in PLAIN or one is other or one is mock.ANY:
+        return False
+    return bool(one == _unlike(other)) or (bool(one == object()) and bool(one == secrets.token_hex(8)))
+
+
+def _unlike(value: Any) -> Any:
+    """Something of the same plain type as a value, and unequal to it; of no such type, something like nothing."""
+    if type(value) in (str, bytes):
+        more = secrets.token_hex(8)
+        return value + (more if isinstance(value, str) else more.encode())
+    if type(value) in (int, float):
+        return value + 1 + secrets.randbelow(1 << 20)
+    if type(value) in (list, tuple):
+        return value + type(value)([object()])
+    if type(value) is dict:
+        return {**value, object(): 0}
+    if type(value) in (set, frozenset):
+        return value | {object()}
+    return object()

@@ -1,0 +1,307 @@
+"""Runs in an eval's sandbox: confined runs of a test command, watched to their end.
+
+A run tells its tests' outcomes over a pipe, in lines that begin with its token. A line without it was written by
+somebody else. Output is drained, and its end kept. A run is over when its first process has ended, by itself or
+because it took too long, printed or told too much; whatever it leaves is killed with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import resource
+import select
+import signal
+import time
+import traceback
+from typing import Any, Dict, List, Sequence, Set
+
+from jail import confine
+
+KEPT_BYTES = 4096
+"""Of a run's output, its end."""
+TOLD_BYTES = 32 << 20
+"""Most that a run may tell: a hundred thousand tests."""
+FILE_BYTES = 64 << 20
+"""Largest file that a run may write."""
+READ_BYTES = 64 << 10
+KILL_SECONDS = 10.0
+LOOK_SECONDS = 0.2
+
+
+class Run:
+    """One run of the test command in a tree of its own: `folder`/repo."""
+
+    def __init__(
+        self,
+        folder: str,
+        command: str,
+        tools: str,
+        test_file: str,
+        test: bytes,
+        base_names: Sequence[str],
+        control: bool,
+        *,
+        shims: str,
+        readable: Sequence[str],
+    ) -> None:
+        self.folder = folder
+        self._command = command
+        self._shims = shims
+        self._readable = [path for path in readable if path]
+        self._token = os.urandom(16).hex()
+        self._facts = {
+            "token": self._token, "tools": tools, "test_file": os.path.join(folder, "repo", test_file), "base_names": list(base_names),
+            "test_sha256": hashlib.sha256(test).hexdigest(), "control": control,
+            "repository": os.path.join(folder, "repo"),  # noqa: PTH118
+        }  # fmt: skip
+        self.pid = 0
+        self.output = self.channel = -1
+        self.status: "int | None" = None
+        self.stopped: "str | None" = None
+        self._tail = b""
+        self._printed = 0
+        self._heard = b""
+        self._told_bytes = 0
+        self._began = self._seconds = 0.0
+        self.facts: Dict[str, Any] = {
+            "outcomes": {}, "messages": {}, "alien": [], "changed": [], "uncollected": [], "forged": 0, "ended": False,
+            "no_pytest": None,
+        }  # fmt: skip
+        self._phases: Dict[str, Dict[str, str]] = {}
+
+    def start(self) -> None:
+        """Fork. The question and the channel are descriptors that the command's programs inherit."""
+        question, asking = os.pipe()
+        os.write(asking, json.dumps(self._facts).encode())
+        os.close(asking)
+        self.output, printing = os.pipe()
+        self.channel, telling = os.pipe()
+        self._began = time.monotonic()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                self._become(question, printing, telling)
+            except BaseException:  # noqa: BLE001 - this is a forked child, and its only way to tell
+                traceback.print_exc()
+            finally:
+                os._exit(126)
+        for descriptor in (question, printing, telling):
+            os.close(descriptor)
+
+    def _become(self, question: int, printing: int, telling: int) -> None:
+        os.setsid()
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.dup2(printing, 1)
+        os.dup2(printing, 2)
+        # Above what a command would use; the guard's own descriptors are not inherited, being close-on-exec.
+        os.dup2(question, 40)
+        os.dup2(telling, 41)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
+        tmp = os.path.join(self.folder, "tmp")  # noqa: PTH118
+        environment = {
+            name: value for name, value in os.environ.items()
+            if not name.startswith(("PYTEST", "PRORL", "PYTHON")) and name != "BASH_ENV"
+        }  # fmt: skip
+        environment.update(
+            HOME=os.path.join(self.folder, "home"),  # noqa: PTH118
+            TMPDIR=tmp,
+            PATH=self._shims + os.pathsep + environment.get("PATH", "/usr/bin:/bin"),
+            PRORL_QUESTION="40",
+            PRORL_CHANNEL="41",
+            PYTHONUNBUFFERED="1",
+        )
+        os.chdir(os.path.join(self.folder, "repo"))  # noqa: PTH118
+        confine(self.folder, self._readable, ["/workspace", "/tmp", "/var", "/home", "/root"])
+        shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"  # noqa: PTH110
+        os.execve(shell, [shell, "-c", self._command], environment)
+
+    def hear(self, descriptor: int, most_output: int) -> bool:
+        """Read what is there; False at the end of it."""
+        try:
+            data = os.read(descriptor, READ_BYTES)
+        except BlockingIOError:
+            return True
+        if not data:
+            return False
+        if descriptor == self.output:
+            self._printed += len(data)
+            self._tail = (self._tail + data)[-KEPT_BYTES:]
+            if self._printed > most_output:
+                self.stopped = self.stopped or "output"
+        else:
+            self._told_bytes += len(data)
+            if self._told_bytes > TOLD_BYTES:
+                self.stopped = self.stopped or "output"
+                return True
+            *lines, self._heard = (self._heard + data).split(b"\n")
+            for line in lines:
+                self._note(line)
+        return True
+
+    def _note(self, line: bytes) -> None:
+        facts = self.facts
+        token = self._token.encode()
+        if facts["ended"]:
+            return
+        try:
+            told = json.loads(line[len(token) :]) if line.startswith(token) else None
+        except ValueError:
+            told = None
+        if not isinstance(told, dict):
+            facts["forged"] += 1
+        elif "id" in told:
+            self._note_phase(told)
+        elif "end" in told:
+            facts.update(ended=True, code=told["end"], changed=told["changed"][:20])
+        elif "alien" in told:
+            facts["alien"] = [*facts["alien"], told["alien"]][:20]
+        elif "uncollected" in told:
+            facts["uncollected"] = [*facts["uncollected"], told["message"]][:5]
+        elif "no_pytest" in told:
+            facts["no_pytest"] = told["no_pytest"]
+
+    def _note_phase(self, told: Dict[str, Any]) -> None:
+        for name in {told["id"], told["also"]}:
+            phases = self._phases.setdefault(name, {})
+            outcome = told["outcome"]
+            if outcome == "rerun":
+                phases.clear()
+                continue
+            if outcome == "skipped" and told["xfail"]:
+                outcome = "xfailed"
+            elif outcome == "passed" and told["xfail"]:
+                outcome = "xpassed"
+            if phases.get(told["when"]) != "failed":
+                phases[told["when"]] = outcome
+            if outcome == "failed" and len(self.facts["messages"]) < 200:
+                self.facts["messages"].setdefault(name, told.get("message", ""))
+
+    def told(self) -> Dict[str, Any]:
+        """What is known of the run, JSON."""
+        outcomes = {name: outcome(phases) for name, phases in self._phases.items()}
+        return {
+            **self.facts, "outcomes": {k: v for k, v in outcomes.items() if v is not None}, "stopped": self.stopped,
+            "status": self.status, "seconds": round(self._seconds, 3), "output": self._tail.decode("utf-8", "replace"),
+        }  # fmt: skip
+
+    def over(self, status: int) -> None:
+        """Its first process has ended."""
+        self.status = status
+        self._seconds = time.monotonic() - self._began
+
+
+def outcome(phases: Dict[str, str]) -> "str | None":
+    """A test's outcome from those of its phases; None where it did not get to its end."""
+    values = set(phases.values())
+    for bad in ("failed", "xfailed", "skipped", "xpassed"):
+        if bad in values:
+            return bad
+    return "passed" if set(phases) == {"setup", "call", "teardown"} and values == {"passed"} else None
+
+
+def run_together(runs: List[Run], seconds: float, most_output: int) -> None:
+    """Start runs at the same time, and return when all are over and every process of theirs is dead."""
+    awake, waking = os.pipe()
+    for descriptor in (awake, waking):
+        os.set_blocking(descriptor, False)
+    signal.set_wakeup_fd(waking, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    try:
+        for run in runs:
+            run.start()
+            for descriptor in (run.output, run.channel):
+                os.set_blocking(descriptor, False)
+        _watch(runs, time.monotonic() + seconds, most_output, awake)
+    finally:
+        kill_all()
+        signal.set_wakeup_fd(-1)
+        for run in runs:
+            os.close(run.output)
+            os.close(run.channel)
+        os.close(awake)
+        os.close(waking)
+
+
+def _watch(runs: List[Run], deadline: float, most_output: int, awake: int) -> None:
+    of = {descriptor: run for run in runs for descriptor in (run.output, run.channel)}
+    live = set(of)
+    while any(run.status is None for run in runs):
+        left = deadline - time.monotonic()
+        for run in runs:
+            if run.status is None and (left <= 0 or run.stopped):
+                run.stopped = run.stopped or "time"
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(run.pid, signal.SIGKILL)
+        ready, _, _ = select.select([awake, *live], [], [], max(0.0, min(left, 30.0)) or LOOK_SECONDS)
+        for descriptor in ready:
+            if descriptor == awake:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(awake, 512)
+            elif not of[descriptor].hear(descriptor, most_output):
+                live.discard(descriptor)
+        _reap(runs)
+    for descriptor in list(live):  # what it had said when it ended
+        run = of[descriptor]
+        for _ in range(64):
+            if not select.select([descriptor], [], [], 0)[0] or not run.hear(descriptor, most_output):
+                break
+
+
+def _reap(runs: List[Run]) -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        for run in runs:
+            if run.pid == pid:
+                run.over(os.waitstatus_to_exitcode(status) if hasattr(os, "waitstatus_to_exitcode") else status)
+
+
+def kill_all() -> None:
+    """Kill every process below this one, which is their reaper: first stop them, lest they fork faster.
+
+    Raises: `RuntimeError` when they cannot be killed.
+    """
+    deadline = time.monotonic() + KILL_SECONDS
+    while True:
+        found = _descendants(os.getpid())
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in found:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        if time.monotonic() > deadline:
+            raise RuntimeError("the tests' processes cannot be killed")
+        time.sleep(0.001)  # a killed process takes as long to die, and nothing tells of the last
+
+
+def _descendants(top: int) -> "Set[int]":
+    parents: Dict[int, int] = {}
+    for name in os.listdir("/proc"):  # noqa: PTH208
+        if name.isdigit():
+            try:
+                with open("/proc/%s/stat" % name, "rb") as file:  # noqa: PTH123
+                    parents[int(name)] = int(file.read().rpartition(b") ")[2].split()[1])
+            except (OSError, ValueError, IndexError):
+                continue
+    found: Set[int] = set()
+    grew = True
+    while grew:
+        grew = False
+        for pid, parent in parents.items():
+            if pid not in found and (parent == top or parent in found):
+                found.add(pid)
+                grew = True
+    return found
