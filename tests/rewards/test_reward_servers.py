@@ -1,0 +1,95 @@
+"""A server that fails call after call is held off for all jobs of the process, and tried by one."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from aiohttp import web
+from reward_stub import RewardStub
+
+from prorl_celery.errors import RewardRefused, RewardUnavailable
+from prorl_celery.rewards import servers as module
+from prorl_celery.rewards.answer import Score
+from prorl_celery.rewards.servers import MOST_SERVERS, OPEN_AFTER, RewardServer, RewardServers
+
+Ask = Callable[..., Score]
+
+
+def test_many_jobs_ask_a_dead_server_little_more_than_one_would(
+    ask: Ask, servers: RewardServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FIRST_HOLD_SECONDS", 0.5)
+
+    def one(_: int) -> None:
+        with pytest.raises(RewardUnavailable):
+            ask(stub.url, seconds=2.0)
+
+    with RewardStub(lambda body: web.Response(status=500)) as stub, ThreadPoolExecutor(30) as pool:
+        list(pool.map(one, range(30)))
+        # 30 at first, who are on their way when the fifth failure is seen; then one at a time, every 0.5, 1, 2 s.
+        assert len(stub.bodies) <= 30 + 4
+    [told] = servers.told()
+    assert told["held_off"]
+
+
+def test_one_call_tries_it_and_when_that_goes_well_all_go(
+    ask: Ask, servers: RewardServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FIRST_HOLD_SECONDS", 0.3)
+    well = False
+
+    def answer(body: Any) -> Any:
+        return {"score": 1.0} if well else web.Response(status=500)
+
+    with RewardStub(answer) as stub, ThreadPoolExecutor(20) as pool:
+        with pytest.raises(RewardUnavailable):
+            ask(stub.url, seconds=4.0, call_seconds=1.0)
+        assert servers.told()[0]["held_off"]
+        well = True
+        assert {score.score for score in pool.map(lambda _: ask(stub.url, seconds=30.0), range(20))} == {1.0}
+    [told] = servers.told()
+    assert told["calls"]["scored"] == 20
+    assert told["calls"]["failed"] == OPEN_AFTER
+    assert not told["held_off"]
+
+
+def test_a_job_that_waits_for_a_server_that_is_held_off_says_so(ask: Ask, servers: RewardServers) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+    server = servers.at(url)
+    for _ in range(OPEN_AFTER):
+        server.count("failed", 0.1)
+    with pytest.raises(RewardUnavailable, match="asked 0 times: it is held off"):
+        ask(url, seconds=0.5)
+
+
+def test_another_server_is_not_held_off_with_it(ask: Ask, servers: RewardServers) -> None:
+    with RewardStub() as stub, RewardStub() as other:
+        for _ in range(OPEN_AFTER):
+            servers.at(other.url).count("failed", 0.1)
+        assert ask(stub.url, seconds=0.5).score == 1.0
+
+
+def test_what_is_answered_at_all_tells_that_the_server_is_well(ask: Ask, servers: RewardServers) -> None:
+    with RewardStub(lambda body: web.Response(status=404)) as stub:
+        for _ in range(OPEN_AFTER + 1):
+            with pytest.raises(RewardRefused):
+                ask(stub.url)
+    [told] = servers.told()
+    assert told["calls"]["refused"] == OPEN_AFTER + 1
+    assert told["seconds"] > 0
+    assert not told["held_off"]
+
+
+def test_so_many_servers_are_remembered_and_none_that_is_asked_is_forgotten() -> None:
+    servers = RewardServers()
+    busy: RewardServer = servers.at("http://busy/")
+    busy.users += 1
+    for number in range(3 * MOST_SERVERS):
+        servers.at(f"http://s{number}/")
+    assert len(servers.told()) == MOST_SERVERS
+    assert servers.at("http://busy/") is busy
