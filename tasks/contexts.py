@@ -14,6 +14,8 @@ from prorl_celery.llm.conversation import Conversation, open_conversation
 from prorl_celery.llm.endpoint import Endpoint
 from prorl_celery.llm.request import ConversationRequest
 from prorl_celery.sandbox.base import Sandbox
+from prorl_celery.search.opening import open_search
+from prorl_celery.tools.search import SearchTool
 from prorl_celery.tools.toolbox import Toolbox
 from tasks.asking import Asking
 from tasks.backends import Wanted
@@ -97,14 +99,16 @@ class RolloutStage(Context):
             names = tuple(self._work.handler.default_tools if tools is None else tools)
         # Without a main sandbox there may be none at all, and the tools may need none.
         sandbox = None if name == MAIN and name not in self.sandboxes else self.sandboxes[name]
+        settings = self._work.process.settings
         try:
             return Toolbox(
                 names,
                 sandbox=sandbox,
-                settings=self._work.process.settings,
+                settings=settings,
                 cancel=self.cancel,
                 act=self._work.act,
                 taken_over=self.going_on,
+                search=open_search(settings, self._work.process.models) if SearchTool.name in names else None,
             )
         except ValueError as error:
             raise BadInstance(str(error), field="agent.tools") from error

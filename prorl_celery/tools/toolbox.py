@@ -7,11 +7,14 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from prorl_celery.sandbox.base import CancelSignal, Sandbox
+from prorl_celery.search.base import SearchBackend
+from prorl_celery.search.opening import OFF
 from prorl_celery.settings import Settings
 from prorl_celery.tools.base import Observation, SandboxTool, Tool, wrong_arguments
 from prorl_celery.tools.bash import BashTool
 from prorl_celery.tools.editor import EditorTool
 from prorl_celery.tools.ipython import IPythonTool
+from prorl_celery.tools.search import SearchTool
 from prorl_celery.tools.simple import FinishTool, ThinkTool
 
 _IN_SANDBOX: dict[str, Callable[[Sandbox, Settings, bool], SandboxTool]] = {
@@ -23,7 +26,7 @@ _IN_SANDBOX: dict[str, Callable[[Sandbox, Settings, bool], SandboxTool]] = {
 }
 _ANYWHERE: dict[str, Callable[[], Tool]] = {"finish": FinishTool, "think": ThinkTool}
 
-TOOL_NAMES = (*_IN_SANDBOX, *_ANYWHERE)
+TOOL_NAMES = (*_IN_SANDBOX, *_ANYWHERE, SearchTool.name)
 """Every tool there is."""
 
 
@@ -31,7 +34,7 @@ class Toolbox:
     """Makes the named tools and calls them. `act` is entered with what is being done, while it is done. `taken_over`:
     another process called them in this rollout before.
 
-    Raises: `ValueError` that names unknown tools, and those that need a sandbox where there is none.
+    Raises: `ValueError` that names unknown tools, and those that need a sandbox, or a search, where there is none.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class Toolbox:
         cancel: CancelSignal,
         act: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
         taken_over: bool = False,
+        search: SearchBackend | None = None,
     ) -> None:
         unknown = [name for name in names if name not in TOOL_NAMES]
         if unknown:
@@ -55,6 +59,10 @@ class Toolbox:
         for name in dict.fromkeys(names):
             if name in _ANYWHERE:
                 self._tools[name] = _ANYWHERE[name]()
+            elif name == SearchTool.name:
+                if search is None:
+                    raise ValueError(OFF)
+                self._tools[name] = SearchTool(search, settings, cancel)
             elif sandbox is None:
                 raise ValueError(f"the tool {name} needs a sandbox, and this task has none")
             else:
@@ -67,8 +75,8 @@ class Toolbox:
 
     def at_once(self, name: str, arguments: dict[str, Any]) -> bool:
         """Whether the call touches nothing and takes no time, so that nothing is lost if it is made again."""
-        tool = self._inside.get(name)
-        return tool is None or wrong_arguments(tool.schema, arguments) is not None
+        tool = self._tools.get(name)
+        return tool is None or name in _ANYWHERE or wrong_arguments(tool.schema, arguments) is not None
 
     def call(self, name: str, arguments: dict[str, Any], *, mark: str = "") -> Observation:
         """Call a tool. A name or arguments that do not fit are told to the model, not raised.
@@ -96,9 +104,14 @@ class Toolbox:
         """
         self._cancel.raise_if_set()
         found = None
-        if self._sandbox is not None and not self.at_once(name, arguments) and self._sandbox.marked == mark:
-            tool = self._inside[name]
-            if not tool.repeatable(arguments):
-                with self._act(f"tool {name}"):
-                    found = tool.recover(arguments)
+        if self._may_have_begun(name, arguments, mark):
+            with self._act(f"tool {name}"):
+                found = self._inside[name].recover(arguments)
         return self.call(name, arguments, mark=mark) if found is None else found
+
+    def _may_have_begun(self, name: str, arguments: dict[str, Any], mark: str) -> bool:
+        """Whether another process may have begun this call of a tool that changes something."""
+        tool = self._inside.get(name)
+        if tool is None or self._sandbox is None or self.at_once(name, arguments):
+            return False
+        return self._sandbox.marked == mark and not tool.repeatable(arguments)

@@ -9,6 +9,7 @@ import pytest
 from prorl_celery.sandbox.base import SandboxSpec
 from prorl_celery.sandbox.session import LiveSandbox
 from prorl_celery.sandbox.waiting import NeverCancelled
+from prorl_celery.search.index import LocalIndex
 from prorl_celery.settings import Settings
 from prorl_celery.testing.keeper import KeeperProcess
 from prorl_celery.tools.toolbox import TOOL_NAMES, Toolbox
@@ -35,7 +36,8 @@ def toolbox(tool_sandbox: tuple[LiveSandbox, Settings]) -> Iterator[Toolbox]:
     sandbox, settings = tool_sandbox
     sandbox.shell.run("cd /workspace && rm -rf ./* ./.??*", timeout=10.0)
     with NeverCancelled() as never:
-        yield Toolbox(TOOL_NAMES, sandbox=sandbox, settings=settings, cancel=never)
+        index = LocalIndex([{"title": "Tides", "url": "http://x/tides", "text": "The moon raises the tides."}])
+        yield Toolbox(TOOL_NAMES, sandbox=sandbox, settings=settings, cancel=never, search=index)
 
 
 @pytest.fixture
