@@ -111,7 +111,7 @@ class LastCell:
     def _keep(self, kind: str, content: dict[str, Any]) -> None:
         texts = [str(content.get(name, "")) for name in ("text", "tail")]
         size = sum(map(len, texts)) + 64  # what a message costs beside its text
-        if not self._end and self._first_size + size <= 2 * self._limit:
+        if not self._end and self._first_size < 2 * self._limit:
             self._first.append((kind, content))
             self._first_size += size
             return
