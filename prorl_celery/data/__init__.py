@@ -1,0 +1,1 @@
+"""Data sets: reading files, mapping columns to instances, checking them, preparing what they need."""
