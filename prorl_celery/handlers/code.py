@@ -1,140 +1,105 @@
-"""`code`: write a Python program; hidden tests score it in a sandbox that the agent never touched.
+"""`code`: write a program; hidden tests score it in a sandbox that the agent never touched.
 
-Instance, either a HumanEval row as published (`task_id`, `prompt`, `entry_point`, `test`, `canonical_solution`) or a
-`prompt` with `tests: [{"input", "output"}]` for a program that reads stdin and writes stdout. Neither the tests nor the
-canonical solution enters the agent's sandbox or its prompt. The agent leaves its program at `/workspace/solution.py`.
+Instance: a `prompt` (or `problem`, `question`, `description`), and tests in one of the forms that data sets have them
+in: a HumanEval row as published, MBPP's assertions, calls of a function, or inputs and outputs of a program
+(`prorl_celery.grading.code.problem` lists fields, limits, checkers and defaults). Neither tests nor a canonical
+solution enter the agent's sandbox or its prompt.
 
-Figures of HumanEval: Chen et al. 2021, 164 problems, `check(candidate)` raises when a test fails.
+The agent leaves its program at `/workspace/solution.py`. A job with none of the tools that need a sandbox has none: its
+solution is the last fenced block of the answer.
 """
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
-from importlib.resources import files
 from typing import Any
 
-from prorl_celery.errors import BadInstance, EvalError
-from prorl_celery.handlers.base import EvalContext, Handler, RolloutContext, require
-from prorl_celery.handlers.check_function import NOT_SCORED
-from prorl_celery.sandbox.base import Sandbox
+from prorl_celery.grading.code.forms import Cases, Check
+from prorl_celery.grading.code.grade import grade, last_fence
+from prorl_celery.grading.code.problem import Problem, problem_of
+from prorl_celery.handlers.base import EvalContext, Handler, RolloutContext
+from prorl_celery.jobs.models import JobRequest
 
-SOLUTION = "/workspace/solution.py"
+WORKSPACE = "/workspace"
+NAMES = {"python": "solution.py", "cpp": "solution.cpp"}
+LANGUAGES = {"python": "Python", "cpp": "C++"}
 SOLUTION_LIMIT_BYTES = 256 << 10
-OUTPUT_LIMIT_BYTES = 1 << 20
-CHECK_SECONDS = 30.0
-"""Most seconds of one hidden test run; HumanEval's own harness takes 3."""
+TOOLS_ANYWHERE = ("finish", "think")
+"""Tools that need no sandbox."""
 
 SYSTEM = "You are a careful programmer. You work in a Linux sandbox with the tools you are given."
-
-FUNCTION_TASK = """Complete this Python function.
-
-```python
-{prompt}
-```
-
-Write the whole module, the lines above included, to {path}, try it out, then call finish."""
-
-PROGRAM_TASK = """{prompt}
-
-Write a Python program that reads standard input and writes standard output to {path}, try it out, then call finish."""
-
-CHECK = files("prorl_celery.handlers").joinpath("check_function.py").read_text(encoding="utf-8")
-NO_PYTHON = (126, 127)
-"""What a shell says of a program that is not there or cannot be run; no exit code of the tests."""
+SYSTEM_ALONE = "You are a careful programmer."
+LEAVE_IT = " to {path}, try it out, then call finish."
+SAY_IT = " as one block that begins with ```{fence} and ends with ```, at the end of your answer."
 
 
 class CodeHandler(Handler):
-    """HumanEval and stdin/stdout programming problems."""
+    """Programming problems: HumanEval, MBPP, APPS, TACO, CodeContests, Codeforces and their like."""
 
     data_source = "code"
+    aliases = ("deepcoder", "codecontests", "apps", "codeforces", "taco")
 
     def validate(self, instance: Mapping[str, Any]) -> None:
-        require(instance, "prompt")
-        if "test" in instance:
-            require(instance, "test")
-            if not require(instance, "entry_point").isidentifier():
-                raise BadInstance("'entry_point' is not a Python name", field="entry_point")
-            return
-        if "tests" not in instance:
-            raise BadInstance("the instance has neither 'test' nor 'tests'", field="test")
-        tests = require(instance, "tests", list)
-        if not tests:
-            raise BadInstance("'tests' is empty", field="tests")
-        for i, test in enumerate(tests):
-            if not isinstance(test, dict) or not all(isinstance(test.get(k), str) for k in ("input", "output")):
-                raise BadInstance("a test is {'input': text, 'output': text}", field=f"tests.{i}")
+        problem_of(instance)
+
+    def needs_sandbox(self, job: JobRequest) -> bool:
+        """Whether one of the job's tools works in one; eval starts its own all the same."""
+        tools = self.default_tools if job.agent.tools is None else job.agent.tools
+        return not set(tools) <= set(TOOLS_ANYWHERE)
 
     def rollout(self, ctx: RolloutContext) -> dict[str, Any]:
-        template = FUNCTION_TASK if "test" in ctx.instance else PROGRAM_TASK
-        task = template.format(prompt=ctx.instance["prompt"].rstrip(), path=SOLUTION)
-        ctx.run_agent([{"role": "system", "content": SYSTEM}, {"role": "user", "content": task}])
+        problem = problem_of(ctx.instance)
+        if not self.needs_sandbox(ctx.job):
+            said = ctx.run_agent(_messages(problem, None))
+            found = last_fence(said["answer"] or "")
+            return _solution(problem, None if found is None else found.encode("utf-8", "replace"), NO_FENCE)
+        path = f"{WORKSPACE}/{NAMES[problem.language]}"
+        ctx.run_agent(_messages(problem, path))
         try:
-            solution = ctx.sandbox.files.read(SOLUTION, limit_bytes=SOLUTION_LIMIT_BYTES)
+            return _solution(problem, ctx.sandbox.files.read(path, limit_bytes=SOLUTION_LIMIT_BYTES))
         except OSError as error:
-            return {"solution": None, "why": f"{SOLUTION}: {error.strerror or error}"}
-        text = solution.decode("utf-8", "replace")
-        return {"solution": text, "artifacts": {"solution.py": text}}
+            return _solution(problem, None, f"{path}: {error.strerror or error}")
 
     def eval(self, ctx: EvalContext) -> dict[str, Any]:
-        solution = ctx.rollout["solution"]
+        problem, solution = problem_of(ctx.instance), ctx.rollout["solution"]
         if solution is None:
             return {"reward": 0.0, "resolved": False, "why": ctx.rollout["why"]}
-        sandbox = ctx.fresh_sandbox()
-        sandbox.files.write(SOLUTION, solution.encode("utf-8", "replace"))
-        if "test" in ctx.instance:
-            return _check_function(sandbox, ctx.instance)
-        return _check_program(sandbox, ctx.instance["tests"])
+        return grade(ctx.fresh_sandbox, problem, solution.encode()).to_json(problem.scoring)
 
 
-def _check_function(sandbox: Sandbox, instance: Mapping[str, Any]) -> dict[str, Any]:
-    """Run `check(candidate)`, as `check_function.py` says. A pass is told by a secret the solution never sees.
-
-    Raises `EvalError` when the tests could not begin: that is no fault of the solution.
-    """
-    proof, entry_point = secrets.token_hex(16), instance["entry_point"]
-    sandbox.files.write("/tmp/check.py", CHECK.encode())
-    sandbox.files.write("/tmp/tests", repr((instance["prompt"], instance["test"])).encode())
-    command = f"printf '{proof}\\n' | python3 -I /tmp/check.py {SOLUTION} /tmp/tests {entry_point}"
-    ran = sandbox.shell.run(command, timeout=CHECK_SECONDS)
-    said = ran.output.replace(proof, "")[-2000:]
-    if ran.exit_code in (NOT_SCORED, *NO_PYTHON):
-        raise EvalError(f"the hidden tests could not be run (exit code {ran.exit_code}): {said}")
-    resolved = ran.exit_code == 0 and proof in ran.output
-    verdict: dict[str, Any] = {"reward": float(resolved), "resolved": resolved, "exit_code": ran.exit_code}
-    if ran.timed_out:
-        verdict["why"] = f"the tests did not end in {CHECK_SECONDS:g} s"
-    elif not resolved:
-        verdict["why"] = said
-    return verdict
+NO_FENCE = "the answer has no fenced block of code that ends"
 
 
-def _check_program(sandbox: Sandbox, tests: list[dict[str, str]]) -> dict[str, Any]:
-    """Run the program once per test. Expected outputs stay on this side; only inputs enter the sandbox.
-
-    Raises `EvalError` when the sandbox has no Python: that is no fault of the program.
-    """
-    if sandbox.shell.run("command -v python3", timeout=CHECK_SECONDS).exit_code != 0:
-        raise EvalError("the sandbox has no python3")
-    for number, test in enumerate(tests):
-        sandbox.files.write("/tmp/input", test["input"].encode())
-        ran = sandbox.shell.run(f"python3 -I {SOLUTION} </tmp/input >/tmp/output", timeout=CHECK_SECONDS)
-        why = None
-        if ran.timed_out:
-            why = f"test {number} did not end in {CHECK_SECONDS:g} s"
-        elif ran.exit_code != 0:
-            why = f"test {number} ended with exit code {ran.exit_code}: {ran.output[-1000:]}"
+def _solution(problem: Problem, source: bytes | None, why: str = "") -> dict[str, Any]:
+    """What rollout returns: the solution as text, or None and why there is none."""
+    if source is not None:
+        try:
+            text = source.decode("utf-8")
+        except UnicodeDecodeError as error:
+            why = f"the solution is not UTF-8: {error.reason} at byte {error.start}"
         else:
-            why = _wrong_output(sandbox, number, test["output"])
-        if why is not None:
-            return {"reward": 0.0, "resolved": False, "passed": number, "of": len(tests), "why": why}
-    return {"reward": 1.0, "resolved": True, "passed": len(tests), "of": len(tests)}
+            if len(source) <= SOLUTION_LIMIT_BYTES:
+                return {"solution": text, "artifacts": {NAMES[problem.language]: text}}
+            why = f"the solution is longer than {SOLUTION_LIMIT_BYTES} bytes"
+    return {"solution": None, "why": why}
 
 
-def _wrong_output(sandbox: Sandbox, number: int, expected: str) -> str | None:
-    """What is wrong with a program's output; None when it is the one expected."""
-    try:
-        output = sandbox.files.read("/tmp/output", limit_bytes=OUTPUT_LIMIT_BYTES).decode("utf-8", "replace")
-    except OSError as error:  # too much of it, or no file any more: the program's own doing
-        return f"test {number} left no output that can be read: {error.strerror or error}"
-    return None if output.split() == expected.split() else f"test {number} printed something else"
+def _messages(problem: Problem, path: str | None) -> list[dict[str, str]]:
+    """The conversation's beginning. Without a path, the solution is to be said."""
+    where = SAY_IT.format(fence=problem.language) if path is None else LEAVE_IT.format(path=path)
+    system = SYSTEM_ALONE if path is None else SYSTEM
+    return [{"role": "system", "content": system}, {"role": "user", "content": task(problem) + where}]
+
+
+def task(problem: Problem) -> str:
+    """What is to be written, up to where to write it."""
+    prompt, tests = problem.prompt.rstrip(), problem.tests
+    if isinstance(tests, Check):
+        begin = f"Complete this Python function.\n\n```python\n{prompt}\n```"
+        return f"{begin}\n\nWrite the whole module, the lines above included,"
+    begin = f"\n\nBegin with this:\n\n```{problem.language}\n{problem.starter.rstrip()}\n```" if problem.starter else ""
+    if isinstance(tests, Cases) and tests.function is None:
+        language = LANGUAGES[problem.language]
+        return f"{prompt}{begin}\n\nWrite a {language} program that reads standard input and writes standard output"
+    names = [tests.function] if isinstance(tests, Cases) else list(tests.names)
+    return f"{prompt}{begin}\n\nWrite a Python module that defines {', '.join(map(str, names))}"

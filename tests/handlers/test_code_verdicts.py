@@ -69,7 +69,7 @@ def verdict(start: Callable[[], Sandbox]) -> Iterator[Callable[..., dict[str, An
 
 
 def test_a_right_solution_passes(verdict: Callable[..., dict[str, Any]]) -> None:
-    assert verdict(RIGHT) == {"reward": 1.0, "resolved": True, "exit_code": 0}
+    assert verdict(RIGHT) == {"reward": 1.0, "resolved": True, "passed": 1, "of": 1}
 
 
 SEES_ALL = "class Anything(list):\n    def __eq__(self, other): return True\n    __sub__ = __lt__ = __eq__\n"
@@ -87,7 +87,7 @@ CHEATS = {
     "reads its caller": "import sys, gc\nf = sys._getframe()\n"
     "while f:\n    print(f.f_globals.get('proof'), f.f_locals)\n    f = f.f_back\n"
     "print([o for o in gc.get_objects() if isinstance(o, dict) and 'proof' in o])\n",
-    "reads the tests": "import os\nprint(open('/tmp/tests').read())\n",
+    "reads the tests": "import glob\nprint([open(path, 'rb').read() for path in glob.glob('/workspace/*')])\n",
     "reads its parent": "import os\nfor n in os.listdir(f'/proc/{os.getppid()}/fd'):\n"
     "    print(os.readlink(f'/proc/{os.getppid()}/fd/{n}'))\n",
     "ends the tests": "import os\nos.kill(os.getppid(), 9)\n",
@@ -124,7 +124,7 @@ def test_tests_that_cannot_begin_are_no_ones_wrong_answer(
 def test_a_sandbox_without_python_is_no_ones_wrong_answer(
     verdict: Callable[..., dict[str, Any]], instance: dict[str, Any]
 ) -> None:
-    with pytest.raises(EvalError, match=r"could not be run|no python3"):
+    with pytest.raises(EvalError, match="could not be run"):
         verdict(RIGHT, instance, before="PATH=/nowhere")
 
 
@@ -132,10 +132,9 @@ def test_a_sandbox_without_python_is_no_ones_wrong_answer(
     ("program", "reward", "why"),
     [
         ("print(input())", 1.0, ""),
-        ("print(1)", 0.0, "test 1 printed something else"),
-        ("print('x' * 2_000_000)", 0.0, "test 0 left no output"),
-        ("import os; os.unlink('/tmp/output'); os.mkdir('/tmp/output')", 0.0, "test 0 left no output"),
-        ("raise ValueError('no')", 0.0, "test 0 ended with exit code 1"),
+        ("print(1)", 0.0, "case 1: wrong answer: it printed '1\\n'"),
+        ("for _ in range(2000): print('x' * 1000)", 0.0, "case 0: output limit"),
+        ("raise ValueError('no')", 0.0, "case 0: runtime error: it ended with exit code 1"),
     ],
 )
 def test_a_program_is_scored_by_what_it_prints(

@@ -1,0 +1,66 @@
+"""What a case may write to, as it was before the case."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import suppress
+
+WRITABLE = ("/tmp", "/var/tmp", "/dev/shm")
+
+
+class Places:
+    """Remembers what is in the writable folders, and removes what has come to them."""
+
+    def __init__(self, work: str, home: str) -> None:
+        self._folder = os.path.join(work, "case")
+        self._before: dict[str, set[str]] = {}
+        for place in {work, home, *WRITABLE}:
+            with suppress(OSError):
+                self._before[place] = set(os.listdir(place))
+
+    def fresh(self, files: list[tuple[str, bytes]]) -> str:
+        """An empty folder with these files in it. Raises `OSError`."""
+        os.mkdir(self._folder, 0o700)
+        for name, data in files:
+            with open(os.path.join(self._folder, name), "wb") as file:
+                file.write(data)
+        return self._folder
+
+    def clear(self) -> bool:
+        """Remove what was not there at first; whether that went well."""
+        clean = True
+        for place, before in self._before.items():
+            try:
+                added = set(os.listdir(place)) - before
+            except OSError:
+                os.chmod(place, 0o777)  # its owner is us, as all that a solution can change is
+                added = set(os.listdir(place)) - before
+            for name in added:
+                clean = _remove(os.path.join(place, name)) and clean
+        return clean
+
+
+def _remove(path: str) -> bool:
+    """Remove a file or a whole folder, whatever its modes are; whether it is gone."""
+    if os.path.islink(path) or not os.path.isdir(path):
+        with suppress(OSError):
+            os.unlink(path)
+        return not os.path.lexists(path)
+    try:
+        os.rmdir(path)  # empty, as after most cases
+        return True
+    except OSError:
+        shutil.rmtree(path, onerror=_open_and_remove)
+    return not os.path.lexists(path)
+
+
+def _open_and_remove(function: object, path: str, error: object) -> None:
+    """For what cannot be removed because a folder's modes forbid it."""
+    with suppress(OSError):
+        os.chmod(os.path.dirname(path), 0o700)
+        os.chmod(path, 0o700)
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            os.unlink(path)
