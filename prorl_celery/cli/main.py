@@ -28,6 +28,8 @@ COMMANDS = {
     "worker": ("prorl_celery.cli.parts:worker", "Run this node's workers."),
     "flower": ("prorl_celery.cli.parts:flower", "Run Flower on the service's Celery application."),
     "scripted-backend": ("prorl_celery.cli.parts:scripted_backend", "Run the test double of an inference server."),
+    "handler": ("prorl_celery.cli.handler:handler", "Write a task kind of your own; try one on an instance."),
+    "datasets": ("prorl_celery.cli.datasets:datasets", "Lay out data sets that jobs need more of than a line of JSON."),
     "submit": ("prorl_celery.cli.submit:submit", "Submit jobs of a file, wait, and write the results."),
     "jobs": ("prorl_celery.cli.jobs:jobs", "List jobs, newest first."),
     "show": ("prorl_celery.cli.jobs:show", "Show a job and its trajectory."),

@@ -60,25 +60,48 @@ def load_handlers(settings: Settings) -> HandlerRegistry:
     return HandlerRegistry(found)
 
 
+def load_class(name: str) -> type[Handler]:
+    """The handler that `FILE.py`, `FILE.py:Class` or `module:Class` names; a file alone has one handler.
+
+    Raises: `SettingsError`; what the file's own code raises.
+    """
+    if not name.endswith(".py"):
+        return _checked(_load_named(name, "a handler"), name)
+    try:
+        module = _load_file(Path(name))
+    except (ImportError, SyntaxError, OSError) as error:
+        raise SettingsError(f"{name}: {error}") from error
+    mine = [thing for thing in vars(module).values() if isinstance(thing, type) and issubclass(thing, Handler)]
+    found = {thing.__name__: thing for thing in mine if thing.__module__ == module.__name__}
+    if len(found) != 1:
+        there = f"has several handlers: {', '.join(found)}" if found else "has no subclass of Handler"
+        raise SettingsError(f"{name} {there}; name one as {name}:CLASS")
+    return _checked(found.popitem()[1], name)
+
+
 def _add(found: dict[str, Handler], thing: Any, where: str) -> None:
+    kind = _checked(thing, where)
+    found |= dict.fromkeys((kind.data_source, *kind.aliases), kind())
+
+
+def _checked(thing: Any, where: str) -> type[Handler]:
     if not (isinstance(thing, type) and issubclass(thing, Handler)):
         raise SettingsError(f"{where}: not a subclass of prorl_celery.handlers.base.Handler")
     data_source = getattr(thing, "data_source", None)
     if not isinstance(data_source, str) or not data_source:
         raise SettingsError(f"{where}: {thing.__name__} has no data_source")
-    handler = thing()
-    found |= dict.fromkeys((data_source, *thing.aliases), handler)
+    return thing
 
 
-def _load_named(name: str) -> Any:
+def _load_named(name: str, what: str = "PRORL_HANDLERS") -> Any:
     place, _, attribute = name.rpartition(":")
     if not place or not attribute:
-        raise SettingsError(f"PRORL_HANDLERS: {name!r} is not module:Class or file.py:Class")
+        raise SettingsError(f"{what}: {name!r} is not module:Class or file.py:Class")
     try:
         module = _load_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
         return getattr(module, attribute)
     except (ImportError, AttributeError, SyntaxError, OSError) as error:
-        raise SettingsError(f"PRORL_HANDLERS: {name}: {error}") from error
+        raise SettingsError(f"{what}: {name}: {error}") from error
 
 
 def _load_file(path: Path) -> Any:

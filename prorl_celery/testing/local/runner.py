@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable
+import warnings
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +16,7 @@ from typing import Self
 
 from prorl_celery.errors import InternalError
 from prorl_celery.handlers.base import Handler
-from prorl_celery.jobs.models import JobRequest, Result
-from prorl_celery.jobs.turns import Turn
+from prorl_celery.jobs.models import JobRequest, Result, Stage
 from prorl_celery.node.places import SHORT
 from prorl_celery.sandbox.waiting import NeverCancelled
 from prorl_celery.scheduling.backends import Backend
@@ -46,9 +45,13 @@ STOP_SECONDS = 20.0
 class Outcome:
     """What became of a job. `stuck` says why its process could not go on, where that is so."""
 
-    result: Result
-    turns: list[Turn]
+    store: LocalStore
     stuck: str | None = None
+
+    @property
+    def result(self) -> Result:
+        """Raises `NotFinished` where it was not run to its end."""
+        return self.store.result(self.store.job.job_id)
 
 
 class LocalRunner:
@@ -67,10 +70,13 @@ class LocalRunner:
         with ExitStack() as starting:
             run_dir = _run_dir()
             starting.callback(shutil.rmtree, run_dir, ignore_errors=True)
-            nursery = Nursery()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads: pytest may have some
+                nursery = Nursery()
             starting.callback(nursery.close)
             settings = self._settings.with_(run_dir=run_dir, spare_sandboxes=0, rollout_slots=1, init_ahead=1)
             keeper = starting.enter_context(KeeperProcess(settings, boot=BOOT))
+            self.keeper_pid = keeper.process.pid
             self.process = LocalProcess(self._handler, settings, nursery, keeper.client)
             starting.callback(self.process.stop)
             self.process.start()
@@ -110,27 +116,27 @@ class LocalRunner:
         """Have this backend serve its model, and no other."""
         self.process.local_backends.serve_only(backend)
 
-    def run(
-        self,
-        job: JobRequest,
-        *,
-        seen: Seen = lambda step: None,
-        before_stage: Callable[[LocalStore], None] = lambda store: None,
-    ) -> Outcome:
-        """Run a job to its end. `seen` hears of each step as it is written, `before_stage` of each stage.
+    def store_of(self, job: JobRequest, *, seen: Seen = lambda step: None) -> LocalStore:
+        """A store with this job. `seen` hears of each step as it is written."""
+        return LocalStore(job, limit_bytes=self.process.settings.max_blob_bytes, seen=seen)
 
-        Raises: `InternalError` when it neither ends nor can be given up; KeyboardInterrupt once the job has stopped.
+    def run(self, job: JobRequest) -> Outcome:
+        """Run a job to its end. Raises as `work_off`."""
+        return self.work_off(self.store_of(job))
+
+    def work_off(self, store: LocalStore, *, until: Stage | None = None) -> Outcome:
+        """Run a store's job to its end, or `until` a stage has its turn, which is not run.
+
+        Raises: `InternalError` for a fault of ours; KeyboardInterrupt once the job has stopped.
         """
         process = self.process
-        store = LocalStore(job, limit_bytes=process.settings.max_blob_bytes, seen=seen)
         process.begin(store)
         failed: list[BaseException] = []
 
         def work() -> None:
             try:
-                while (message := store.message()) is not None:
+                while (message := store.message()) is not None and message.stage != until:
                     process.next_stage()
-                    before_stage(store)
                     run_stage(process, message.stage, message.job_id, message.fence)
             except Exception as error:  # noqa: BLE001 - told to who waits
                 failed.append(error)
@@ -138,7 +144,8 @@ class LocalRunner:
                 process.gave_up.set()
 
         process.gave_up.clear()
-        threading.Thread(target=work, name="slot", daemon=True).start()
+        slot = threading.Thread(target=work, name="slot", daemon=True)
+        slot.start()
         try:
             process.gave_up.wait()
         except KeyboardInterrupt:
@@ -147,13 +154,24 @@ class LocalRunner:
             raise
         if failed:
             raise InternalError(f"the stages could not be run: {failed[0]}") from failed[0]
-        store.lose(process.stuck or "the job's stage did not say what became of it; see the log")
-        return Outcome(store.result(job.job_id), store.turns(job.job_id), process.stuck)
+        if process.stuck is None:
+            slot.join(STOP_SECONDS)
+        if store.message() is None:
+            store.lose(process.stuck or "the job's stage did not say what became of it; see the log")
+            if store.state == "cancelled":
+                self._tidy(store)
+        return Outcome(store, process.stuck)
 
     def cancel(self, store: LocalStore) -> None:
         """Cancel the job, as a caller of the API would."""
         store.cancel()
         self.process.beat.cancel(store.job.job_id)
+
+    def _tidy(self, store: LocalStore) -> None:
+        """End what a claim has left that was cancelled at its very end, as a node's janitor does."""
+        for left in self.process.keeper.list():
+            if left["sandbox_id"] in store.sandboxes:
+                self.process.keeper.stop(left["sandbox_id"])
 
 
 def _run_dir() -> Path:

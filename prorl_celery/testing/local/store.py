@@ -55,8 +55,9 @@ class LocalStore:
         self.outputs: dict[Stage, bytes] = {}
         """What init and rollout committed, packed."""
         self.timing: dict[Stage, StageTiming] = {}
+        self.sandboxes: tuple[str, ...] = ()
+        """Those that live on for the next stage, as the last commit named them."""
         self._queue = "init"
-        self._sandboxes: tuple[str, ...] = ()
         self._bound = False
         self._going_on = False
         self._spent_s = 0.0
@@ -65,6 +66,31 @@ class LocalStore:
         self._calls = 0
         self._open = False
         self._end: dict[str, Any] = {}
+
+    def snapshot(self) -> dict[str, Any]:
+        """What a stage needs of those before it, as JSON, for a store of another process (`restored`)."""
+        with self._lock:
+            return {
+                "job": self.job.model_dump_json(),
+                "stage": self.stage,
+                "fence": self.fence,
+                "queue": self._queue,
+                "sandboxes": list(self.sandboxes),
+                "bound": self._bound,
+                "outputs": {stage: packed.hex() for stage, packed in self.outputs.items()},
+                "log": [blob.hex() for blob in self._log],
+            }
+
+    @classmethod
+    def restored(cls, told: Mapping[str, Any], *, limit_bytes: int) -> LocalStore:
+        """A store that goes on with such a job, queued for its stage."""
+        store = cls(JobRequest.model_validate_json(told["job"]), limit_bytes=limit_bytes)
+        store.stage, store.fence = told["stage"], told["fence"]
+        store.outputs = {stage: bytes.fromhex(packed) for stage, packed in told["outputs"].items()}
+        store._queue, store.sandboxes, store._bound = told["queue"], tuple(told["sandboxes"]), told["bound"]
+        store._log = [bytes.fromhex(blob) for blob in told["log"]]
+        store._log_bytes = sum(map(len, store._log))
+        return store
 
     def message(self) -> Message | None:
         """The message that waits to be worked off; None while the job runs, and when it has ended."""
@@ -91,7 +117,7 @@ class LocalStore:
                 queue=self._queue,
                 node=node,
                 process=process,
-                sandboxes=self._sandboxes,
+                sandboxes=self.sandboxes,
                 going_on=self._going_on,
                 spent_s=self._spent_s,
             )
@@ -156,7 +182,7 @@ class LocalStore:
             self._play_loss(claim, f"commit {claim.stage}")
             self._end_claim(claim, "commit", worked_s, waited_s)
             self.outputs[claim.stage] = packed
-            self._sandboxes, self._bound = tuple(sandboxes), bool(sandboxes) and bound
+            self.sandboxes, self._bound = tuple(sandboxes), bool(sandboxes) and bound
             self._going_on, self._spent_s = False, 0.0
             message = self._requeue(next_stage, queue)
         self._seen(f"commit {claim.stage}")
@@ -184,12 +210,10 @@ class LocalStore:
         packed = pack_json(told, limit_bytes=self._limit, what=what, job_id=claim.job_id)
         with self._lock:
             self._play_loss(claim, "finish")
-            try:
-                self._end_claim(claim, "finish", worked_s, waited_s)
-            except FenceLost:
-                if self.state == "cancelled" and self.fence == claim.fence:
-                    return  # a cancel came first, which is no error of who finishes
-                raise
+            self._add_times(claim, "finish", worked_s, waited_s)
+            if self.cancel_requested and state != "cancelled":
+                self._conclude_cancelled()
+                return
             end = {"reward": reward, "resolved": resolved, "error": error, **unpack_json(packed)}
             self._conclude(state, finish_reason, **end)
         self._seen("finish")
@@ -207,10 +231,13 @@ class LocalStore:
         ends: dict[str, State] = {"timeout": "timed_out", "cancelled": "cancelled"}
         reasons: dict[str, FinishReason] = {"timeout": "timeout", "cancelled": "cancelled"}
         with self._lock:
-            self._end_claim(claim, "fail", worked_s, waited_s)
+            self._add_times(claim, "fail", worked_s, waited_s)
             if finish_reason == "error":
                 finish_reason = reasons.get(error.kind, finish_reason)
-            self._conclude(ends.get(error.kind, "failed"), finish_reason, error=error)
+            if self.cancel_requested and error.kind != "cancelled":
+                self._conclude_cancelled()
+            else:
+                self._conclude(ends.get(error.kind, "failed"), finish_reason, error=error)
 
     def hand_back(
         self, claim: Claim, *, worked_s: float = 0.0, waited_s: float, sandboxes_lost: bool = False
@@ -221,7 +248,7 @@ class LocalStore:
             if sandboxes_lost and (claim.stage == "rollout" or self._bound):
                 return self._start_over()
             if claim.stage == "rollout":
-                if self._sandboxes and not self._bound:
+                if self.sandboxes and not self._bound:
                     return self._start_over()
                 self._going_on = True
                 self._spent_s += worked_s
@@ -249,7 +276,7 @@ class LocalStore:
         with self._lock:
             self.cancel_requested = True
             if self.state == "queued":
-                self._conclude("cancelled", "cancelled", error=self._cancelled())
+                self._conclude_cancelled()
 
     def lose(self, why: str) -> None:
         """The job's process is gone, and no other comes."""
@@ -290,16 +317,21 @@ class LocalStore:
             raise fenced(claim, step)
 
     def _end_claim(self, claim: Claim, step: str, worked_s: float, waited_s: float) -> None:
+        """Of a step behind which the job would live on."""
+        self._add_times(claim, step, worked_s, waited_s)
+        if self.cancel_requested:
+            self._conclude_cancelled()
+            raise FenceLost(f"{claim.job_id} was cancelled before it could {step}", job_id=claim.job_id)
+
+    def _add_times(self, claim: Claim, step: str, worked_s: float, waited_s: float) -> None:
         self._check(claim, step)
         spent = self.timing.setdefault(claim.stage, StageTiming())
         spent.running += worked_s
         spent.queued += waited_s
-        if self.cancel_requested:
-            self._conclude("cancelled", "cancelled", error=self._cancelled())
-            raise FenceLost(f"{claim.job_id} was cancelled before it could {step}", job_id=claim.job_id)
 
-    def _cancelled(self) -> JobError:
-        return JobError(kind="cancelled", stage=self.stage, message="the job was cancelled", retryable=False)
+    def _conclude_cancelled(self) -> None:
+        why = JobError(kind="cancelled", stage=self.stage, message="the job was cancelled", retryable=False)
+        self._conclude("cancelled", "cancelled", error=why)
 
     def _requeue(self, stage: Stage, queue: str) -> Message:
         self.state, self.stage, self._queue = "queued", stage, queue
@@ -307,7 +339,7 @@ class LocalStore:
 
     def _start_over(self) -> Message:
         self.outputs.clear()
-        self._sandboxes, self._bound, self._going_on, self._spent_s = (), False, False, 0.0
+        self.sandboxes, self._bound, self._going_on, self._spent_s = (), False, False, 0.0
         self._forget_log()
         return self._requeue("init", "init")
 
