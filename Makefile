@@ -3,6 +3,7 @@
 
 VENV ?= .venv
 PYTHON ?= python3
+TEST_WORKERS ?= 4
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
@@ -14,8 +15,10 @@ demo: $(INSTALLED)
 demo-real: $(INSTALLED)
 	$(BIN)/prorl demo-real
 
+# Most tests wait for processes and deadlines, so some run beside each other; a file's tests stay together, since they
+# share services.
 test: $(INSTALLED)
-	$(BIN)/python -P -m pytest -m "not slow"
+	$(BIN)/python -P -m pytest -m "not slow" -n $(TEST_WORKERS) --dist loadfile
 
 test-full: $(INSTALLED)
 	$(BIN)/python -P -m pytest

@@ -1,3 +1,3 @@
 """Fixtures that all areas share."""
 
-pytest_plugins = ["redis_fixtures", "skips"]
+pytest_plugins = ["deadlines", "redis_fixtures", "skips"]

@@ -1,6 +1,7 @@
 """Children for code that may block: they answer, they die when told, they leave nothing."""
 
 import contextlib
+import faulthandler
 import os
 import resource
 import select
@@ -75,6 +76,7 @@ def die(_: object) -> None:
 
 def end_by(number: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    faulthandler.disable()  # no report of what is meant to happen
     os.kill(os.getpid(), number)
     time.sleep(60)
 
