@@ -1,7 +1,8 @@
 """The nursery's own side: the process that forks a child per call, and the child.
 
-It has one thread and stays warm: nothing is imported in it but what it was forked with. What a child leaves behind it
-ends, and of one that ended without an answer it tells the caller how.
+It has one thread and stays warm: nothing is imported in it but what it was forked with, and what the module of a
+function names in `WARM`, once, before the first child that runs one: a grader's parser may take seconds to import. What
+a child leaves behind it ends, and of one that ended without an answer it tells the caller how.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ def become_nursery(requests: socket.socket, parent: int) -> None:
                         for pidfd, child in children.items():
                             _bury(pidfd, child, children.values())
                         return
+                    _warm(name.decode())
                     # No process or descriptor is left: this caller sees its stream end, the next may fare better.
                     with contextlib.suppress(OSError), contextlib.ExitStack() as undo:
                         stream = undo.enter_context(contextlib.closing(_stream(fds)))
@@ -72,6 +74,15 @@ def become_nursery(requests: socket.socket, parent: int) -> None:
                     _bury(fd, children.pop(fd), children.values())
     finally:
         os._exit(0)
+
+
+def _warm(name: str) -> None:
+    """Import what the function's module says its functions import. What cannot be imported a child tells its caller."""
+    module = sys.modules.get(name.partition(":")[0])
+    for wanted in getattr(module, "WARM", ()):
+        if wanted not in sys.modules:
+            with contextlib.suppress(Exception):
+                importlib.import_module(wanted)
 
 
 def _stream(fds: list[int]) -> socket.socket:

@@ -86,7 +86,8 @@ def additions(count: int) -> Iterator[dict[str, Any]]:
     random.Random(0).shuffle(pairs)
     for a, b in pairs[:count]:
         problem = f"What is {a}+{b}? Answer with a number."
-        yield {"instance": {"data_source": "math", "instance_id": f"{a}+{b}", "problem": problem, "answer": a + b}}
+        instance = {"data_source": "math", "instance_id": f"{a}+{b}", "problem": problem, "answer": a + b}
+        yield {"instance": instance, "agent": {"tools": []}}
 
 
 def _lend_model(data_dir: Path, service: Path) -> None:

@@ -1,58 +1,73 @@
-"""`math`: a problem with a number for an answer; the last number of the final reply is scored.
+"""`math`: a problem with an answer that can be checked: a number, an expression, a set, an interval, a word.
 
-Instance: `problem` (text), `answer` (number or text with one). Without tools it is one turn and needs no sandbox; with
-`bash` among the job's tools the model may compute first.
+Instance: `problem` (text) and `answer` (text, LaTeX or not, boxed or not; or a number). `data.math_columns` makes them
+of rows with other names.
+
+Tools: `ipython`, with numpy, scipy and sympy (`PRORL_KERNEL_PACKAGES`; images bring their own), `think` and `finish`. A
+job that says `"agent": {"tools": []}` gets one reply without any, and no sandbox: what a cheap baseline or a model that
+was not trained to call tools wants.
+
+The answer is read from what `finish` was given, else from the last text (`prorl_celery.grading.math.replies`), and
+compared as `numbers`, `compare` and `verifier` beside it say: numbers exactly, all else by math-verify, in a child
+process with limits. A key that cannot be parsed is refused before anything is sampled.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import Any
 
 from prorl_celery.errors import BadInstance
-from prorl_celery.handlers.base import EvalContext, Handler, RolloutContext, require
+from prorl_celery.grading.math.check import check_key, key_of, verdict
+from prorl_celery.handlers.base import EvalContext, Handler, InitContext, RolloutContext, require
 from prorl_celery.jobs.models import JobRequest
 
-NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:/\d+|[eE][-+]?\d{1,3}(?!\d))?")
-
+LONGEST_PROBLEM = 200_000
 NO_SANDBOX_TOOLS = frozenset({"finish", "think"})
+
+TASK = """{problem}
+
+Reason step by step{tools}. Put your final answer, and nothing else, within \\boxed{{}}{finish}."""
 
 
 class MathHandler(Handler):
-    """Scores the last number of the reply against the answer."""
+    """Scores the answer of the reply against the key."""
 
     data_source = "math"
-    uses_sandbox = False
-    default_tools = ()
+    default_tools = ("ipython", "think", "finish")
 
     def needs_sandbox(self, job: JobRequest) -> bool:
-        return bool(set(job.agent.tools or ()) - NO_SANDBOX_TOOLS)
+        return bool(set(_tools(job)) - NO_SANDBOX_TOOLS)
 
     def validate(self, instance: Mapping[str, Any]) -> None:
-        require(instance, "problem")
-        answer = require(instance, "answer", (str, int, float))
-        if last_number(str(answer)) is None:
-            raise BadInstance(f"'answer' holds no number: {answer!r}", field="answer")
+        problem = require(instance, "problem")
+        if not 0 < len(problem.strip()) <= LONGEST_PROBLEM:
+            raise BadInstance(f"'problem' has 1 to {LONGEST_PROBLEM} characters", field="problem")
+        require(instance, "answer", (str, int, float))
+        key_of(instance["answer"])
+
+    def init(self, ctx: InitContext) -> dict[str, Any]:
+        check_key(ctx.instance["answer"], ctx.in_child)
+        return {}
 
     def rollout(self, ctx: RolloutContext) -> dict[str, Any]:
-        outcome = ctx.run_agent([{"role": "user", "content": ctx.instance["problem"]}])
+        outcome = ctx.run_agent([{"role": "user", "content": prompt(ctx.instance["problem"], _tools(ctx.job))}])
         return {"answer": outcome["answer"]}
 
     def eval(self, ctx: EvalContext) -> dict[str, Any]:
-        expected = last_number(str(ctx.instance["answer"]))
-        got = last_number(ctx.rollout["answer"] or "")
-        resolved = got is not None and got == expected
-        return {"reward": float(resolved), "resolved": resolved, "answer": None if got is None else str(got)}
+        return verdict(ctx.instance["answer"], ctx.rollout["answer"], ctx.instance["problem"], ctx.in_child)
 
 
-def last_number(text: str) -> Fraction | None:
-    """The last number in the text, exactly; None where there is none. `1,000`, `-3.5`, `3/4`, `1e-05` are numbers."""
-    matches = NUMBER.findall(text)
-    if not matches:
-        return None
-    try:
-        return Fraction(matches[-1].replace(",", ""))
-    except (ValueError, ZeroDivisionError):
-        return None
+def prompt(problem: str, tools: tuple[str, ...]) -> str:
+    """What the model is told. Without tools it is the problem alone: how to answer is then up to the data."""
+    if not tools:
+        return problem
+    return TASK.format(
+        problem=problem.rstrip(),
+        tools="; compute with Python where that helps" if "ipython" in tools else "",
+        finish=", as the answer of finish" if "finish" in tools else "",
+    )
+
+
+def _tools(job: JobRequest) -> tuple[str, ...]:
+    return MathHandler.default_tools if job.agent.tools is None else tuple(job.agent.tools)

@@ -16,6 +16,7 @@ from prorl_celery.node.places import run_dir_for
 
 JOB = {
     "instance": {"data_source": "math", "problem": "1+1", "answer": "2"},
+    "agent": {"tools": []},
     "max_attempts": 2,
 }
 

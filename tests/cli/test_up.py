@@ -30,12 +30,13 @@ PARTS = (
     "prorl-upkeep",
 )
 SUMS = [{"data_source": "math", "problem": f"What is {n} + {n + 1}?", "answer": str(2 * n + 1)} for n in range(6)]
+JOBS = [{"instance": instance, "agent": {"tools": []}} for instance in SUMS]
 
 
 @pytest.fixture
 def sums(tmp_path: Path) -> Path:
     file = tmp_path / "sums.jsonl"
-    file.write_text("".join(json.dumps(line) + "\n" for line in SUMS))
+    file.write_text("".join(json.dumps(line) + "\n" for line in JOBS))
     return file
 
 
@@ -162,7 +163,7 @@ def test_a_node_is_drained_and_taken_back(tmp_path: Path) -> None:
         until(lambda: up.json("nodes")[0].get("drained"), "nothing is left on it")
         assert "drained" in up.prorl("status")
         with Client(up.url) as client:
-            client.submit([{"job_id": f"j{n}", "instance": instance} for n, instance in enumerate(SUMS)])
+            client.submit([{"job_id": f"j{n}", **job} for n, job in enumerate(JOBS)])
         assert {job["state"] for job in up.json("jobs")["jobs"]} == {"queued"}
         assert "takes new jobs again" in up.prorl("nodes", "drain", node["node"], "--undo")
         until(lambda: {job["state"] for job in up.json("jobs")["jobs"]} == {"completed"}, "they run")

@@ -35,6 +35,7 @@ def submit(service: Service, mode: str, **fields: Any) -> str:
         "instance": {"data_source": "math", "problem": "What is 1 + 1?", "answer": "2"},
         "sampling_params": {"model": MODEL},
         "llm": {"mode": mode},
+        "agent": {"tools": []},
         **fields,
     }
     return service.client.submit(job).job_id

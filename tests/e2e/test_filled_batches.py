@@ -22,7 +22,7 @@ pytestmark = pytest.mark.e2e
 P, SERVER_SEED, SEED = 0.3, 11, 5
 SAMPLES = 4
 GENEROUS_SECONDS = 120.0
-DEFAULTS: dict[str, Any] = {"sampling_params": {"model": "scripted", "seed": SEED}}
+DEFAULTS: dict[str, Any] = {"sampling_params": {"model": "scripted", "seed": SEED}, "agent": {"tools": []}}
 
 
 @pytest.fixture(scope="module")

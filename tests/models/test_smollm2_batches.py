@@ -39,7 +39,7 @@ def test_a_batch_of_one_digit_additions_has_twelve_informative_groups_and_no_uni
     sampling = {"model": "smollm2", "temperature": 1.0, "max_tokens": 16, "seed": 1}
     request = {
         "batch_id": "additions", "target_groups": TARGET, "samples_per_group": SAMPLES, "max_inflight_jobs": 64,
-        "defaults": {"sampling_params": sampling},
+        "defaults": {"sampling_params": sampling, "agent": {"tools": []}},
     }  # fmt: skip
     groups = list(service.client.batch(request, additions()))
     status = service.client.batches.status("additions")

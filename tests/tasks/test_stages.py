@@ -222,5 +222,5 @@ def test_the_heartbeat_outlives_whatever_redis_answers(redis_settings: Settings,
 def test_a_number_is_the_same_number_however_it_is_written(answer: object, reply: str, reward: float) -> None:
     handler, instance = MathHandler(), {"problem": "?", "answer": answer}
     handler.validate(instance)
-    ctx: Any = SimpleNamespace(instance=instance, rollout={"answer": reply})
+    ctx: Any = SimpleNamespace(instance=instance, rollout={"answer": reply}, in_child=None)
     assert handler.eval(ctx)["reward"] == reward

@@ -28,6 +28,7 @@ def _job(job_id: str, kind: str, rng: random.Random, problems: list[dict[str, An
     elif kind == "sum":
         left, right = rng.randrange(100), rng.randrange(100)
         job["instance"] = {"data_source": "math", "problem": f"What is {left} + {right}?", "answer": left + right}
+        job["agent"] = {"tools": []}
         job["sampling_params"] = {"model": SOLVER}
     elif kind == "steps":
         count = rng.randrange(3, 7)
