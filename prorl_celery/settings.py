@@ -189,6 +189,11 @@ class Settings:
     images_dir: str = setting(
         "", help="Where images are kept; nodes may share it. Default: the folder images of the data directory."
     )
+    datasets: tuple[str, ...] = setting(
+        (),
+        help="Folders below which instances may name files of a node, separated by commas. Default: the folder datasets "
+        "of the data directory.",
+    )
     image_names: tuple[str, ...] = setting(
         (
             "xingyaoww/sweb.eval.x86_64.{s}",
@@ -213,6 +218,14 @@ class Settings:
         env="PRORL_TOOL_TIMEOUT",
         minimum=0.1,
     )
+
+    # Software-engineering instances
+    swe_apply_seconds: float = setting(
+        120.0, help="Longest step of an eval that prepares or applies a patch, and of taking one out.", minimum=1.0
+    )
+    swe_test_seconds: float = setting(1800.0, help="Longest run of an instance's tests.", minimum=1.0)
+    swe_eval_seconds: float = setting(2400.0, help="Longest eval of a patch, all in all.", minimum=1.0)
+    swe_patch_bytes: int = setting(4 << 20, help="Longest patch that is taken out.", minimum=1024)
 
     # Handlers and models
     handlers: tuple[str, ...] = setting((), help="More handlers: module:Class or file.py:Class, separated by commas.")

@@ -1,7 +1,7 @@
 """Applying patches in a sandbox that the agent never touched, and keeping its tests' files what they were.
 
     lay_base(sandbox, "/testbed", timeout=60)
-    apply_patch(sandbox, "/testbed", test_patch, timeout=60)
+    apply_patch(sandbox, "/testbed", test_patch, keep=True, timeout=60)
     guard(sandbox, "/testbed", test_files, timeout=60)
     applied = apply_patch(sandbox, "/testbed", patch, timeout=60)
     dropped = restore(sandbox, "/testbed", test_files, timeout=60)
@@ -46,8 +46,10 @@ def lay_base(sandbox: Sandbox, workdir: str, *, timeout: float) -> str:
     return keep_base(sandbox, workdir, timeout=timeout, hide_history=False)
 
 
-def apply_patch(sandbox: Sandbox, workdir: str, patch: str | bytes, *, timeout: float) -> Applied:
+def apply_patch(sandbox: Sandbox, workdir: str, patch: str | bytes, *, keep: bool = False, timeout: float) -> Applied:
     """Apply it to the files, all of it or nothing of it; `timeout` in seconds. The base must have been laid.
+
+    `keep`: what comes later and fails goes back to the files with this patch.
 
     Raises: `SandboxError` where it could not be tried, what the cancel signal raises.
     """
@@ -56,7 +58,7 @@ def apply_patch(sandbox: Sandbox, workdir: str, patch: str | bytes, *, timeout: 
         sandbox.files.write(path, patch if isinstance(patch, bytes) else patch.encode("utf-8", "surrogatepass"))
     except OSError as error:
         raise SandboxError(f"the patch could not be written into the sandbox: {error}") from error
-    ran = run_beside(sandbox, "apply", workdir, "apply", path, timeout=timeout)
+    ran = run_beside(sandbox, "apply", workdir, "apply", path, *(["keep"] if keep else []), timeout=timeout)
     sandbox.shell.run(f"\\rm -f {path}", timeout=timeout)
     if ran.exit_code == 0:
         return Applied(by="patch" if ran.output.strip().endswith("patch") else "git")
@@ -65,18 +67,26 @@ def apply_patch(sandbox: Sandbox, workdir: str, patch: str | bytes, *, timeout: 
     raise SandboxError(f"a patch could not be tried at {workdir} (exit code {ran.exit_code}): {said(ran)}")
 
 
-def guard(sandbox: Sandbox, workdir: str, paths: Sequence[str], *, timeout: float) -> None:
-    """Note these files and those that test runners take in by themselves. Raises: `SandboxError`, as above."""
-    _done(sandbox, workdir, "guard", paths, timeout)
+def guard(sandbox: Sandbox, workdir: str, paths: Sequence[str], *, free: Sequence[str] = (), timeout: float) -> None:
+    """Note these files or folders, and the files that test runners take in by themselves, but for those of `free`: what
+    a known solution changes. Raises: `SandboxError`, as above.
+    """
+    _done(sandbox, workdir, "guard", paths, free, timeout)
 
 
-def restore(sandbox: Sandbox, workdir: str, paths: Sequence[str], *, timeout: float) -> tuple[str, ...]:
+def restore(
+    sandbox: Sandbox, workdir: str, paths: Sequence[str], *, free: Sequence[str] = (), timeout: float
+) -> tuple[str, ...]:
     """Put back what `guard` noted, and return what was otherwise or new, by name. Raises: `SandboxError`, as above."""
-    return tuple(name for name in _done(sandbox, workdir, "restore", paths, timeout).splitlines() if name)
+    names = _done(sandbox, workdir, "restore", paths, free, timeout)
+    return tuple(name for name in names.splitlines() if name)
 
 
-def _done(sandbox: Sandbox, workdir: str, command: str, paths: Sequence[str], timeout: float) -> str:
-    ran = run_beside(sandbox, "apply", workdir, command, *paths, timeout=timeout)
+def _done(
+    sandbox: Sandbox, workdir: str, command: str, paths: Sequence[str], free: Sequence[str], timeout: float
+) -> str:
+    spared = "".join(f"./{name}\n" for name in free)
+    ran = run_beside(sandbox, "apply", workdir, command, spared, *paths, timeout=timeout)
     if ran.exit_code != 0:
         raise SandboxError(f"`{command}` failed at {workdir} (exit code {ran.exit_code}): {said(ran)}")
     return ran.output

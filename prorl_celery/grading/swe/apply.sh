@@ -3,19 +3,30 @@
 # The names by which test runners and Python take in files that nobody asked for.
 guarded() { find . -name .git -prune -o ! -type d \( -name conftest.py -o -name sitecustomize.py -o -name usercustomize.py \
   -o -name '*.pth' -o -name pytest.ini -o -name .pytest.ini \) -print0; }
-shadows() { find . -name .git -prune -o \( -name pytest -o -name pytest.py -o -name _pytest -o -name _pytest.py -o -name pluggy \
-  -o -name pluggy.py -o -name unittest -o -name unittest.py \) -prune -print0; }
+shadows() { find . -name .git -prune -o \( -name pytest -o -name pytest.py -o -name _pytest -o -name _pytest.py \
+  -o -name pluggy -o -name pluggy.py -o -name unittest -o -name unittest.py \) -prune -print0; }
 
-# guard PATH...: note the files by which tests are run, and these, as they are now.
+# kept_as_they_are SPARED PATH...: all of these names but the lines of SPARED, and PATH... in any case.
+kept_as_they_are() {
+  local spared=$1 name
+  shift
+  {
+    guarded | while IFS= read -r -d '' name; do
+      [[ $'\n'$spared == *$'\n'"$name"$'\n'* ]] || printf '%s\0' "$name"
+    done
+    for name; do [[ ! -e $name && ! -L $name ]] || find "./$name" ! -type d -print0; done
+  } | sort -zu
+}
+
+# guard SPARED PATH...: note the files by which tests are run, and these, as they are now.
 guard() {
   cd -P -- "$work" || exit 3
-  local name
-  { guarded; for name; do [[ ! -e $name && ! -L $name ]] || printf './%s\0' "$name"; done; } | sort -zu >"$kept/guarded"
+  kept_as_they_are "$@" >"$kept/guarded"
   shadows | sort -z >"$kept/shadows"
   tar -cf "$kept/guarded.tar" --no-recursion --null -T "$kept/guarded" || fail 1 "the tests' files could not be put by"
 }
 
-# restore PATH...: put them back, and remove those that are new; the names of what was otherwise are printed, NUL after each.
+# restore SPARED PATH...: put them back, and remove those that are new; the names of what was otherwise are printed.
 restore() {
   cd -P -- "$work" || exit 3
   local name
@@ -28,7 +39,7 @@ restore() {
     fi
     printf '%s\n' "${name#./}"
     rm -rf -- "$name"
-  done < <({ guarded; cat "$kept/guarded"; for name; do [[ ! -e $name && ! -L $name ]] || printf './%s\0' "$name"; done; } | sort -zu)
+  done < <({ kept_as_they_are "$@"; cat "$kept/guarded"; } | sort -zu)
   comm -z -13 "$kept/shadows" <(shadows | sort -z) | while IFS= read -r -d '' name; do
     printf '%s\n' "${name#./}"
     rm -rf -- "$name"
@@ -36,12 +47,19 @@ restore() {
   tar -xf "$kept/guarded.tar" || fail 6 "the tests' files could not be put back"
 }
 
-# apply PATCH: by git, then by patch with some fuzz, all of it or nothing. Says which.
+# apply PATCH [KEEP]: by git, then by patch with some fuzz, all of it or nothing. Says which. KEEP: it belongs to what a
+# failed attempt goes back to from now on.
 apply() {
   scratch=$kept
   cd -P -- "$work" || exit 3
   export GIT_DIR=$kept/base.git
-  if git apply --whitespace=nowarn "$1" 2>"$kept/said"; then echo git; return; fi
+  if git apply --whitespace=nowarn "$1" 2>"$kept/said"; then
+    if [[ ${2:-} == keep ]]; then
+      snapshot && git update-ref HEAD "$(git commit-tree -m kept "$(git write-tree)")" || fail 1 "it could not be kept"
+    fi
+    echo git
+    return
+  fi
   back || fail 1 "what a failed attempt left could not be undone"
   if command -v patch >/dev/null; then
     local options=(-p1 -u --batch --forward --fuzz=5 --binary --no-backup-if-mismatch -r - -i "$1")

@@ -27,8 +27,7 @@ class SweLimits:
     total_seconds: float = 2400.0
     """All of `grade`, whatever the parts would allow."""
     output_bytes: int = 16 << 20
-    """Most of the tests' output that is read. A run that prints more is graded by head and tail of it, or not at all,
-    as the form says."""
+    """Most of the tests' output that is read: head and tail of it, where there is more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +51,8 @@ class SweVerdict:
     pass_to_pass: Tally = field(default_factory=Tally)
     seconds: Mapping[str, float] = field(default_factory=dict)
     """How long the parts took, by name: `apply`, `tests`."""
+    timed_out: bool = False
+    """The tests did not end in their time."""
     dropped: Sequence[str] = ()
     """Files that the patch changed and that were put back to what they were, since tests are run by them."""
 
@@ -64,7 +65,8 @@ class SweVerdict:
             "applied_by": self.applied_by,
             "fail_to_pass": {"passed": list(self.fail_to_pass.passed), "failed": list(self.fail_to_pass.failed)},
             "pass_to_pass": {"passed": list(self.pass_to_pass.passed), "failed": list(self.pass_to_pass.failed)},
-            "seconds": dict(self.seconds),
+            "seconds": {name: round(seconds, 3) for name, seconds in self.seconds.items()},
+            "timed_out": self.timed_out,
             "dropped": list(self.dropped),
         }
 

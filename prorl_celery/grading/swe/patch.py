@@ -36,7 +36,7 @@ from prorl_celery.sandbox.base import Sandbox
 LIMIT_BYTES = 4 << 20
 NAMES_BYTES = 64 << 10
 SECTION = b"diff --git "
-"""Begins each file of a patch, and no line within one: those begin with a blank, `+`, `-`, `\\` or `@`, or have none."""
+"""Begins each file of a patch, and no line within one: those have no blank, or begin with one, `+`, `-`, `\\`, `@`."""
 FAULTS = {
     GONE: "the repository's folder is gone",
     LOST: "the base that was kept beside the repository is gone",

@@ -1,0 +1,220 @@
+"""SWE-bench's form of instances: `repo`, `base_commit`, `test_patch`, `FAIL_TO_PASS`, `PASS_TO_PASS`, an image each.
+
+It serves SWE-bench and its subsets, SWE-bench Multimodal, and SWE-Gym. In the image the repository is at /testbed,
+ready to run its tests, in a conda environment `testbed` where there is one. The agent's sandbox is that image without
+the later history; the tests come with `test_patch`, which only eval's sandbox sees.
+
+Grading, in a fresh sandbox of the same image: the test patch, then the agent's patch; then the files of the test patch
+and those by which test runners are steered are put back to what they were without the agent's (`apply`); then the test
+command, whose log is read by the repository's own format (`bench_report`). Resolved is what has all of both lists
+passed.
+
+Nothing of ours is in the tests' process, and what it prints is what counts: code under test that forges its tests'
+results can be told only where the run's exit code contradicts them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Callable
+from shlex import quote
+from typing import Any
+
+from prorl_celery.errors import BadImage, BadInstance, EvalError
+from prorl_celery.grading.swe.apply import apply_patch, guard, lay_base, restore
+from prorl_celery.grading.swe.bench_report import report
+from prorl_celery.grading.swe.bench_specs import Spec, changed_files, spec_of
+from prorl_celery.grading.swe.form import InChild, Instance, SweLimits, SweVerdict, Tally
+from prorl_celery.grading.swe.patch import keep_base
+from prorl_celery.grading.swe.verdict_run import NO_SUCH_PROGRAM, Clock, TestRun, run_tests
+from prorl_celery.sandbox.base import Sandbox
+
+WORKDIR = "/testbed"
+ACTIVATE = "if [ -f /opt/miniconda3/bin/activate ]; then . /opt/miniconda3/bin/activate testbed; fi"
+"""The environment that SWE-bench's images run their tests in."""
+REPORT_SECONDS = 60.0
+START, END = ">>>>> Start Test Output", ">>>>> End Test Output"
+"""Lines of an `eval_script` between which the tests print."""
+PROMPT = """The repository {repo} is at {workdir}, at the version that this issue is about:
+
+<issue>
+{problem}
+</issue>
+
+Change the code so that the issue is resolved. Tests for it exist that you cannot see, and the tests that pass now must
+go on to pass; you need not write any. What counts is the files as you leave them: leave no scratch files behind. The
+environment of the project is active in your shell, and there is no network."""
+
+
+class BenchForm:
+    """SWE-bench's, SWE-bench Multimodal's and SWE-Gym's instances. `image_of` says where an instance's image is."""
+
+    def __init__(self, image_of: Callable[[Instance], str]) -> None:
+        self._image_of = image_of
+
+    def validate(self, instance: Instance) -> None:
+        for field in ("problem_statement", "test_patch", "repo", "base_commit"):
+            if not isinstance(instance.get(field), str) or not instance[field].strip():
+                raise BadInstance(f"{field} must be text, and not empty", field=field)
+        if not isinstance(instance.get("version", ""), str | int | float | None):
+            raise BadInstance("version must be text", field="version")
+        if not tests_of(instance, "FAIL_TO_PASS"):
+            raise BadInstance("FAIL_TO_PASS names no test: nothing could tell a solution", field="FAIL_TO_PASS")
+        tests_of(instance, "PASS_TO_PASS")
+        if not changed_files(instance["test_patch"]):
+            raise BadInstance("test_patch is no patch: no line begins with `diff --git`", field="test_patch")
+        spec_of(instance)
+        self.image(instance)
+
+    def image(self, instance: Instance) -> str:
+        return self._image_of(instance)
+
+    def workdir(self, instance: Instance) -> str:
+        return WORKDIR
+
+    def prepare(self, sandbox: Sandbox, instance: Instance, *, timeout: float) -> dict[str, Any]:
+        check_repository(sandbox, WORKDIR, instance["base_commit"], timeout=timeout)
+        base = keep_base(sandbox, WORKDIR, timeout=timeout)
+        sandbox.shell.run(f"{ACTIVATE}; cd {WORKDIR}", timeout=timeout)
+        return {"base": base}
+
+    def protected(self, instance: Instance) -> tuple[str, ...]:
+        return changed_files(instance["test_patch"])
+
+    def prompt(self, instance: Instance) -> str:
+        return PROMPT.format(repo=instance["repo"], workdir=WORKDIR, problem=instance["problem_statement"].strip())
+
+    def grade(
+        self, sandbox: Sandbox, instance: Instance, patch: str | bytes, *, limits: SweLimits, in_child: InChild
+    ) -> SweVerdict:
+        clock, spec = Clock(limits), spec_of(instance)
+        tests = self.protected(instance)
+        lay_base(sandbox, WORKDIR, timeout=clock.apply)
+        if spec.script is None:
+            laid = apply_patch(sandbox, WORKDIR, instance["test_patch"], keep=True, timeout=clock.apply)
+            if laid.by is None:
+                raise EvalError(f"the instance's test patch does not fit its image: {laid.why}")
+        of_the_gold = changed_files(str(instance.get("patch") or ""))
+        guard(sandbox, WORKDIR, tests, free=of_the_gold, timeout=clock.apply)
+        applied = apply_patch(sandbox, WORKDIR, patch, timeout=clock.apply)
+        wanted = {field: tests_of(instance, field) for field in ("FAIL_TO_PASS", "PASS_TO_PASS")}
+        if applied.by is None:
+            return SweVerdict(
+                resolved=False,
+                why=applied.why,
+                fail_to_pass=Tally(failed=wanted["FAIL_TO_PASS"]),
+                pass_to_pass=Tally(failed=wanted["PASS_TO_PASS"]),
+                seconds=clock.seconds,
+            )
+        dropped = restore(sandbox, WORKDIR, tests, free=of_the_gold, timeout=clock.apply)
+        clock.note("apply")
+        run, complete = _run(sandbox, spec, clock, limits)
+        clock.note("tests")
+        if run.exit_code in NO_SUCH_PROGRAM:
+            raise EvalError(f"the tests cannot be run in this image (exit code {run.exit_code}): {run.end}")
+        argument = {
+            "log": run.log,
+            "parser": spec.parser,
+            "eval_type": spec.eval_type,
+            "exit_code": run.exit_code,
+            **{field.lower(): list(ids) for field, ids in wanted.items()},
+        }
+        said = in_child(report, argument, timeout=clock.within(REPORT_SECONDS))
+        if said["infra"]:
+            raise EvalError(f"the tests could not be run: {said['infra']}: {run.end}")
+        tallies = {
+            field: Tally(
+                passed=[test for test in ids if test in set(said[field.lower()])],
+                failed=[test for test in ids if test not in set(said[field.lower()])],
+            )
+            for field, ids in wanted.items()
+        }
+        why = _why_not(run, complete, said, tallies)
+        return SweVerdict(
+            resolved=why is None,
+            why=why,
+            applied_by=applied.by,
+            fail_to_pass=tallies["FAIL_TO_PASS"],
+            pass_to_pass=tallies["PASS_TO_PASS"],
+            seconds=clock.seconds,
+            timed_out=run.timed_out,
+            dropped=dropped,
+        )
+
+
+def tests_of(instance: Instance, field: str) -> tuple[str, ...]:
+    """A list of test ids, which data sets also carry as JSON text. Raises: `BadInstance`."""
+    given = instance.get(field)
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError as error:
+            raise BadInstance(f"{field} is text, but no JSON list: {error}", field=field) from error
+    if not isinstance(given, list | tuple) or not all(isinstance(test, str) and test for test in given):
+        raise BadInstance(f"{field} must be a list of test ids, or such a list as JSON text", field=field)
+    return tuple(dict.fromkeys(given))
+
+
+def check_repository(sandbox: Sandbox, workdir: str, commit: str, *, timeout: float) -> None:
+    """See that an image has a repository at `workdir` which stands at `commit` or was made from it.
+
+    Raises: `BadImage`, `SandboxError`.
+    """
+    git = f"GIT_DIR={quote(workdir)}/.git git"
+    found = sandbox.shell.run(f"cd {quote(workdir)} && {git} rev-parse -q --verify HEAD >/dev/null", timeout=timeout)
+    if found.exit_code != 0:
+        raise BadImage(f"the image has no git repository at {workdir}: {found.output.strip()[-300:]}")
+    if not re.fullmatch(r"[0-9a-f]{7,64}", commit):
+        return
+    asked = f"{git} cat-file -e {commit}^{{commit}} 2>/dev/null || exit 0; {git} merge-base --is-ancestor {commit} HEAD"
+    if sandbox.shell.run(f"({asked})", timeout=timeout).exit_code == 1:
+        raise BadImage(f"the repository at {workdir} in the image does not stand at {commit}, but beside it")
+
+
+def _run(sandbox: Sandbox, spec: Spec, clock: Clock, limits: SweLimits) -> tuple[TestRun, bool]:
+    """Run the tests. Returns the run, its log being what the tests printed, and whether the script came to its end."""
+    token = secrets.token_hex(16)
+    if spec.script is None:
+        begin, end = f"echo {token}", f"code=$?; echo; echo {token}:$code"
+        script = "\n".join((ACTIVATE, f"cd {WORKDIR}", spec.setup, begin, spec.command, end))
+    else:
+        script = framed(spec.script, token)
+    run = run_tests(sandbox, script, workdir=WORKDIR, timeout=clock.tests, output_bytes=limits.output_bytes)
+    if token not in script:
+        return run, True
+    # Of the first beginning and the last end: what the tests print may hold anything but the token.
+    first, last = run.log.find(token), run.log.rfind(token)
+    codes = re.findall(rf"^{token}:(\d+)$", run.log, re.M)
+    log = run.log[first + len(token) : last if last > first >= 0 else None]
+    code = int(codes[-1]) if codes else run.exit_code
+    return TestRun(log=log, exit_code=None if run.timed_out else code, seconds=run.seconds), bool(codes)
+
+
+def framed(script: str, token: str) -> str:
+    """A script whose marks around the tests' output are ones that no program can have printed before, the second with
+    the exit code of the command before it. Without such marks, the script itself.
+    """
+    lines = script.splitlines()
+    starts = [number for number, line in enumerate(lines) if START in line]
+    ends = [number for number, line in enumerate(lines) if END in line]
+    if not starts or not ends:
+        return script
+    lines[ends[-1]] = f"code=$?; echo; echo {token}:$code"
+    lines[starts[0]] = f"echo {token}"
+    return "\n".join(lines) + "\n"
+
+
+def _why_not(run: TestRun, complete: bool, said: Any, tallies: dict[str, Tally]) -> str | None:
+    """What speaks against it being resolved."""
+    if run.timed_out:
+        return f"the tests did not end in {run.seconds:.0f} s: {run.end}"
+    if not complete:
+        return f"the run of the tests was cut off: {run.end}"
+    if said["why"]:
+        return str(said["why"])
+    if not said["ran"]:
+        return f"no test ran (exit code {run.exit_code}): {run.end}"
+    failed = [f"{len(tally.failed)} of {field}" for field, tally in tallies.items() if tally.failed]
+    return f"{' and '.join(failed)} fail (exit code {run.exit_code})" if failed else None
