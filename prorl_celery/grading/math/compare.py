@@ -26,6 +26,8 @@ Verify = Callable[[str, str], bool]
 _PLUS_MINUS = re.compile(r"\\pm(?![a-zA-Z])|\+/-|\+-")
 _RELATION = re.compile(r"=|<|>|\\(?:le|ge|ne|in|lt|gt|leqslant|geqslant|equiv|approx|subset)(?![a-zA-Z])")
 _NAME = re.compile(r"\s*\\?[A-Za-z]+(?:_\{?\w+\}?)?(?:\([a-z](?:, ?[a-z])*\))?\s*")
+_BEYOND = re.compile(r"[-+]?[\d.]+[eE][-+]?\d{4,}")
+"""A number with an exponent beyond those that are read."""
 _DIGITS = re.compile(r"\d+(?:\.\d+)?|\.\d+")
 
 
@@ -44,7 +46,7 @@ def says(key: Key, got: str, problem: str, verify: Verify) -> bool:
         return same_word(key.text, got)
     if close(key.text) == close(got):
         return True
-    if key.kind == "number" and repeats(got, problem):
+    if key.kind == "number" and (_BEYOND.fullmatch(got) is not None or repeats(got, problem)):
         return False
     return _same(key.text, got, verify)
 

@@ -12,6 +12,7 @@ import re
 
 from prorl_celery.grading.math.forms import LONGEST_ANSWER, Kind
 from prorl_celery.grading.math.latex import boxes, spelled
+from prorl_celery.grading.math.numbers import plain_number
 
 READ_CHARACTERS = 100_000
 """How much of the end of a reply is searched for boxes."""
@@ -93,7 +94,7 @@ def _whole(text: str, kind: Kind) -> str | None:
     prose = re.sub(r"\\(?:text|begin|end)\s*\{[^{}]*\}|\\[A-Za-z]+", " ", text)
     if kind == "word":
         return text
-    if kind == "number" and len(re.findall(r"[A-Za-z]{2,}", prose)) > 1:
+    if kind == "number" and plain_number(text) is None and re.search(r"[A-Za-z]{2}", prose) is not None:
         return None
     return text if len(re.findall(r"[A-Za-z]{3,}", prose)) <= 3 else None
 
