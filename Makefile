@@ -7,7 +7,7 @@ TEST_WORKERS ?= 4
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo demo-real test test-full test-tasks test-faults test-pythons test-vllm test-smollm2 lint bench requirements clean
+.PHONY: demo demo-real test test-full test-tasks test-faults test-pythons test-newest-python test-vllm test-smollm2 lint bench requirements clean
 
 demo: $(INSTALLED)
 	$(BIN)/prorl demo
@@ -34,6 +34,9 @@ test-tasks: $(INSTALLED)
 
 test-pythons: $(INSTALLED)
 	.ci/pythons
+
+test-newest-python: $(INSTALLED)
+	.ci/pythons --newest
 
 # Against a real vLLM, with a tiny model of random weights or a small real one: VLLM_TEST_DIR is where they are prepared.
 test-vllm test-smollm2: export VLLM_TEST_DIR ?= .prorl
