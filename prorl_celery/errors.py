@@ -25,6 +25,7 @@
      |   |- MachineUnfit             this machine cannot run it; the message says what is missing and what helps
      |   |- ModelNotPrepared         it could not be installed or converted
      |   '- ModelServerFailed        its server did not start, or answered nonsense
+     |- DatasetError                 a data set could not be prepared; the message names the file and the field
      |- ImageError                   an image could not be built, pulled or removed
      |   |- ImageNotFound            no repository has it, or none that lets us in
      |   '- DiskFull                 the images' disk is full; what is complete stays
@@ -187,6 +188,10 @@ class ModelNotPrepared(ModelError):
 
 class ModelServerFailed(ModelError):
     """The model's server did not start in time, ended, or answered nonsense."""
+
+
+class DatasetError(ProrlError):
+    """A data set could not be prepared: a file of it is wrong, or what it names is not to be had."""
 
 
 class ImageError(ProrlError):

@@ -18,16 +18,17 @@ import json
 import os
 import sys
 import warnings
-from typing import Any, Callable, Dict, List, Tuple
+from collections.abc import Callable
+from typing import Any
 
-HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
+HERE = os.path.dirname(os.path.abspath(__file__))
 MESSAGE_CHARACTERS = 1500
 PYTESTS = ("pytest", "py.test")
 WATCHED = ("builtins", "pytest", "_pytest", "pluggy")
-Sent = Callable[[Dict[str, Any]], None]
+Sent = Callable[[dict[str, Any]], None]
 
 
-def pytest_arguments(program: str, arguments: List[str]) -> "List[str] | None":
+def pytest_arguments(program: str, arguments: list[str]) -> list[str] | None:
     """What pytest is given by a command, or None for a command that runs something else. Options of Python's before
     `-m pytest` are dropped, but for `-W`, which counts.
     """
@@ -53,7 +54,7 @@ def pytest_arguments(program: str, arguments: List[str]) -> "List[str] | None":
 class Trusted:
     """Finds modules that tests rely on where they belong, before any place that an agent could write to."""
 
-    def __init__(self, names: "set[str]", paths: List[str]) -> None:
+    def __init__(self, names: set[str], paths: list[str]) -> None:
         self._names, self._paths = names, paths
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
@@ -72,31 +73,31 @@ def load_probe() -> Any:
     return module
 
 
-def lay_path(facts: Dict[str, Any], *, as_module: bool) -> None:
+def lay_path(facts: dict[str, Any], *, as_module: bool) -> None:
     """`sys.path`, and `Trusted` before it. `python -m pytest` has the working directory on it, `pytest` has not."""
-    standard = [path for path in sys.path if path and os.path.abspath(path) != HERE]  # noqa: PTH100
+    standard = [path for path in sys.path if path and os.path.abspath(path) != HERE]
     tools = [path for path in (facts["tools"],) if path]
     given = os.environ.pop("PRORL_PYTHONPATH", "")
     if given:
         os.environ["PYTHONPATH"] = given
     # An empty entry is the working directory.
-    wanted = [os.path.abspath(entry) for entry in given.split(os.pathsep)] if given else []  # noqa: PTH100
-    here = [os.getcwd()] if as_module else []  # noqa: PTH109
+    wanted = [os.path.abspath(entry) for entry in given.split(os.pathsep)] if given else []
+    here = [os.getcwd()] if as_module else []
     sys.path[:] = [*tools, *standard, *here, *wanted]
     stdlib = set(getattr(sys, "stdlib_module_names", ())) or top_level(standard)
     own = set(facts["base_names"])
     came_with_tests = top_level(tools)
-    sys.meta_path.insert(0, Trusted(came_with_tests, tools))  # type: ignore[arg-type]
-    sys.meta_path.insert(1, Trusted(stdlib - own - came_with_tests, standard))  # type: ignore[arg-type]
+    sys.meta_path.insert(0, Trusted(came_with_tests, tools))
+    sys.meta_path.insert(1, Trusted(stdlib - own - came_with_tests, standard))
     sys.dont_write_bytecode = True
 
 
-def top_level(paths: List[str]) -> "set[str]":
+def top_level(paths: list[str]) -> set[str]:
     """Names of modules and packages in some folders."""
     found = set()
     for path in paths:
-        if os.path.isdir(path):  # noqa: PTH112
-            for name in os.listdir(path):  # noqa: PTH208
+        if os.path.isdir(path):
+            for name in os.listdir(path):
                 stem, dot, rest = name.partition(".")
                 if stem.isidentifier() and (not dot or rest.endswith(("py", "so"))):
                     found.add(stem)
@@ -114,7 +115,7 @@ class Reporter:
         self._config = config
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        told: Dict[str, Any] = {"id": report.nodeid, "when": report.when, "outcome": report.outcome}
+        told: dict[str, Any] = {"id": report.nodeid, "when": report.when, "outcome": report.outcome}
         relative = getattr(self._config, "cwd_relative_nodeid", None)
         told["also"] = relative(report.nodeid) if relative is not None else report.nodeid
         told["xfail"] = hasattr(report, "wasxfail")
@@ -127,9 +128,9 @@ class Reporter:
             self._send({"uncollected": report.nodeid, "message": str(report.longreprtext)[-MESSAGE_CHARACTERS:]})
 
 
-def snapshot() -> "Dict[Tuple[str, str], Tuple[Any, Any]]":
+def snapshot() -> dict[tuple[str, str], tuple[Any, Any]]:
     """What functions and classes pytest and the builtins consist of: by module and name, each with its code."""
-    found: Dict[Tuple[str, str], Tuple[Any, Any]] = {}
+    found: dict[tuple[str, str], tuple[Any, Any]] = {}
     for module in sorted(name for name in sys.modules if name.partition(".")[0] in WATCHED):
         for name, value in list(vars(sys.modules[module]).items()):
             if callable(value):
@@ -141,7 +142,7 @@ def snapshot() -> "Dict[Tuple[str, str], Tuple[Any, Any]]":
     return found
 
 
-def changed(before: "Dict[Tuple[str, str], Tuple[Any, Any]]") -> List[str]:
+def changed(before: dict[tuple[str, str], tuple[Any, Any]]) -> list[str]:
     """What is no longer as it was."""
     after = snapshot()
     gone = (None, None)
@@ -151,7 +152,7 @@ def changed(before: "Dict[Tuple[str, str], Tuple[Any, Any]]") -> List[str]:
     ]  # fmt: skip
 
 
-def sender() -> "Tuple[Dict[str, Any], Sent]":
+def sender() -> tuple[dict[str, Any], Sent]:
     """What the guard says of this run, and how to tell it something."""
     channel = int(os.environ.pop("PRORL_CHANNEL"))
     question = int(os.environ.pop("PRORL_QUESTION"))
@@ -159,7 +160,7 @@ def sender() -> "Tuple[Dict[str, Any], Sent]":
         facts = json.loads(file.read())
     token, write = facts.pop("token"), os.write
 
-    def send(told: Dict[str, Any]) -> None:
+    def send(told: dict[str, Any]) -> None:
         line = (token + json.dumps(told) + "\n").encode()
         while line:
             line = line[write(channel, line) :]
@@ -175,7 +176,7 @@ def main() -> None:
         os.execv(sys.executable, [sys.executable, *arguments])
     facts, send = sender()
     lay_path(facts, as_module=program not in PYTESTS)
-    with open(facts["test_file"], "rb") as file:  # noqa: PTH123
+    with open(facts["test_file"], "rb") as file:
         if hashlib.sha256(file.read()).hexdigest() != facts["test_sha256"]:
             send({"end": None, "changed": ["the test file"]})
             os._exit(3)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import secrets
-from typing import List, Optional, Sequence, Set
+from collections.abc import Sequence
 
 PROBE = "_probe_eq"
 """The name under which a control file has `probe.equal`."""
@@ -21,7 +21,7 @@ def function_name(test_id: str) -> str:
     return test_id.split("[", 1)[0].rsplit("::", 1)[-1]
 
 
-def control_form(source: str, test_ids: Sequence[str]) -> "tuple[Optional[str], Set[str]]":
+def control_form(source: str, test_ids: Sequence[str]) -> tuple[str | None, set[str]]:
     """The control form of a test file, and the names of the functions in it that must fail; (None, none of them) for
     what is not Python of this version.
     """
@@ -31,13 +31,10 @@ def control_form(source: str, test_ids: Sequence[str]) -> "tuple[Optional[str], 
         return None, set()
     spoiler = _Spoiler({function_name(test_id) for test_id in test_ids})
     spoiler.visit(tree)
-    at = 0
-    for at, statement in enumerate(tree.body):
-        if not _leads(statement):
-            break
-    tree.body[at:at] = ast.parse("from _control_probe import equal as %s" % PROBE).body
+    lead = next((at for at, statement in enumerate(tree.body) if not _leads(statement)), len(tree.body))
+    tree.body[lead:lead] = ast.parse(f"from _control_probe import equal as {PROBE}").body
     ast.fix_missing_locations(tree)
-    return _unparse(tree), spoiler.spoilt
+    return ast.unparse(tree), spoiler.spoilt
 
 
 def _leads(statement: ast.stmt) -> bool:
@@ -50,9 +47,9 @@ def _leads(statement: ast.stmt) -> bool:
 class _Spoiler(ast.NodeTransformer):
     """Makes the wanted functions fail, and equality probed."""
 
-    def __init__(self, wanted: Set[str]) -> None:
+    def __init__(self, wanted: set[str]) -> None:
         self._wanted = wanted
-        self.spoilt: Set[str] = set()
+        self.spoilt: set[str] = set()
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         return self._function(node)
@@ -60,13 +57,13 @@ class _Spoiler(ast.NodeTransformer):
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
         return self._function(node)
 
-    def _function(self, node: "ast.FunctionDef | ast.AsyncFunctionDef") -> ast.AST:
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
         self.generic_visit(node)
         if node.name in self._wanted:
             self.spoilt.add(node.name)
             lead = 1 if ast.get_docstring(node, clean=False) is not None else 0
-            body: List[ast.stmt] = node.body[lead:] or [ast.Pass()]
-            false = ast.parse("assert %r == %r" % (secrets.token_hex(6), secrets.token_hex(6))).body
+            body: list[ast.stmt] = node.body[lead:] or [ast.Pass()]
+            false = ast.parse(f"assert {secrets.token_hex(6)!r} == {secrets.token_hex(6)!r}").body
             node.body[lead:] = [ast.Try(body=body, handlers=[], orelse=[], finalbody=false)]
         return node
 
@@ -90,8 +87,3 @@ class _Spoiler(ast.NodeTransformer):
 
 def _probe(left: ast.expr, right: ast.expr) -> ast.Call:
     return ast.Call(func=ast.Name(id=PROBE, ctx=ast.Load()), args=[left, right], keywords=[])
-
-
-def _unparse(tree: ast.AST) -> Optional[str]:
-    unparse = getattr(ast, "unparse", None)  # Python 3.9
-    return None if unparse is None else unparse(tree)

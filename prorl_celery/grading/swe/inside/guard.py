@@ -2,13 +2,13 @@
 
     printf 'PROOF\\n' | python3 -I -S guard.py JOB.json
 
-JOB.json: `base` (folder of the base), `patched` (of what the patch made of it), `tools` (folder of pytest), `test_file`,
-`test_source`, `test_command`, `source_root`, `ids` (of FAIL_TO_PASS and PASS_TO_PASS), `seconds` (most of one run),
-`output_bytes` (most output of one run), `report` (file to write).
+JOB.json: `base` (folder of the base), `patched` (of what the patch made of it), `tools` (folder of pytest),
+`test_file`, `test_source`, `test_command`, `source_root`, `ids` (of FAIL_TO_PASS and PASS_TO_PASS), `keep` (of
+PASS_TO_PASS), `seconds` (most of one run), `output_bytes` (most output of one run), `report` (file to write).
 
 The patched tree is run twice at the same time: with the test file as it is (`real`) and in its control form
 (`control`), in folders whose names do not tell which is which. Where every test passed, or something went wrong that
-may be nobody's fault, the base is run by the same means (`base`); where a control test passed, also the base's control
+may be nobody's fault, the base is run by the same means (`base`); where the control run is odd, also the base's control
 form. Each run is confined by `jail`, and every process below this one is dead before the report is written, so nothing
 that an agent left can touch it. The report ends with an HMAC by PROOF.
 """
@@ -22,16 +22,17 @@ import random
 import shutil
 import sys
 import tempfile
-from typing import Any, Dict, List
+from typing import Any
 
-HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
-sys.path.insert(0, HERE)
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE.rsplit("/prorl_celery/", 1)[0])
 
-from controls import control_form, function_name  # noqa: E402
-from jail import PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, prctl, version  # noqa: E402
-from runs import Run, run_together  # noqa: E402
-from trees import make_tree, put_test, test_places, top_level_names  # noqa: E402
+from prorl_celery.grading.swe.inside.controls import control_form, function_name  # noqa: E402
+from prorl_celery.grading.swe.inside.jail import PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, prctl, version  # noqa: E402
+from prorl_celery.grading.swe.inside.runs import Run, run_together  # noqa: E402
+from prorl_celery.grading.swe.inside.trees import make_tree, put_test, test_places, top_level_names  # noqa: E402
 
+GOOD = ("passed", "xfailed")
 SHIM = """#!/bin/sh
 PRORL_PYTHONPATH="$PYTHONPATH"
 export PRORL_PYTHONPATH
@@ -43,23 +44,23 @@ exec {python} -s -S {here}/child.py {name} "$@"
 class Grading:
     """One job's runs."""
 
-    def __init__(self, job: Dict[str, Any], proof: str) -> None:
+    def __init__(self, job: dict[str, Any], proof: str) -> None:
         self._job = job
         self._proof = proof
-        self._work = tempfile.mkdtemp(prefix="runs-", dir=os.path.dirname(HERE))  # noqa: PTH120
-        os.chmod(self._work, 0o711)  # noqa: PTH101
+        self._work = tempfile.mkdtemp(prefix="runs-", dir=os.path.dirname(HERE))
+        os.chmod(self._work, 0o711)
         self._names = top_level_names(job["base"], [".", job["source_root"]])
         self._places = test_places(job["test_file"], job["source_root"])
         source, self._spoilt = control_form(job["test_source"], job["ids"])
         self._control = None if source is None else source.encode("utf-8", "surrogatepass")
         self._test = job["test_source"].encode("utf-8", "surrogatepass")
-        self.dropped: List[str] = []
+        self.dropped: list[str] = []
 
     def _make(self, tree: str, control: bool) -> Run:
-        folder = os.path.join(self._work, os.urandom(8).hex())  # noqa: PTH118
+        folder = os.path.join(self._work, os.urandom(8).hex())
         for inner in ("", "home", "tmp"):
-            os.mkdir(os.path.join(folder, inner))  # noqa: PTH102, PTH118
-        repository = os.path.join(folder, "repo")  # noqa: PTH118
+            os.mkdir(os.path.join(folder, inner))
+        repository = os.path.join(folder, "repo")
         self.dropped = make_tree(tree, self._job["base"], repository, self._places) or self.dropped
         test = (self._control or self._test) if control else self._test
         put_test(repository, self._job["test_file"], test)
@@ -68,7 +69,7 @@ class Grading:
             shims=HERE + "/bin", readable=[HERE, self._job["tools"], sys.prefix, sys.base_prefix, sys.exec_prefix],
         )  # fmt: skip
 
-    def _run(self, runs: List[Run]) -> List[Dict[str, Any]]:
+    def _run(self, runs: list[Run]) -> list[dict[str, Any]]:
         mixed = list(runs)
         random.SystemRandom().shuffle(mixed)
         run_together(mixed, self._job["seconds"], self._job["output_bytes"])
@@ -76,51 +77,59 @@ class Grading:
             shutil.rmtree(run.folder, ignore_errors=True)
         return [run.told() for run in runs]
 
-    def grade(self) -> Dict[str, Any]:
+    def grade(self) -> dict[str, Any]:
         job = self._job
         ids = list(job["ids"])
         runs = [self._make(job["patched"], False)]
         if self._spoilt:
             runs.append(self._make(job["patched"], True))
         found = self._run(runs)
-        facts: Dict[str, Any] = {"real": found[0], "control": found[1] if self._spoilt else None}
+        facts: dict[str, Any] = {"real": found[0], "control": found[1] if self._spoilt else None}
         facts["dropped"] = self.dropped
         facts["controlled"] = [i for i in ids if function_name(i) in self._spoilt]
         statuses = [outcome_of(facts["real"], i) for i in ids]
+        good = {i: outcome_of(facts["real"], i) in GOOD for i in ids}
         regular = facts["real"]["ended"] and None not in statuses
-        if not regular or all(status in ("passed", "xfailed") for status in statuses):
+        if not regular or all(good.values()) or not all(good[i] for i in job["keep"]):
             facts["base"] = self._run([self._make(job["base"], False)])[0]
-            control = facts["control"]
-            if control and (control["alien"] or any(outcome_of(control, i) == "passed" for i in facts["controlled"])):
-                facts["base_control"] = self._run([self._make(job["base"], True)])[0]
+        if all(good.values()) and self._in_doubt(facts):
+            facts["base_control"] = self._run([self._make(job["base"], True)])[0]
         facts["landlock"] = version()
         return facts
+
+    def _in_doubt(self, facts: dict[str, Any]) -> bool:
+        """Whether the control run is not as that of an honest library: then the base says what it is by nature."""
+        control = facts["control"]
+        if control is None:
+            return False
+        missing = any(outcome_of(control, i) in (None, "passed") for i in facts["controlled"])
+        return bool(control["alien"]) or not control["ended"] or missing
 
     def close(self) -> None:
         shutil.rmtree(self._work, ignore_errors=True)
 
 
-def outcome_of(run: Dict[str, Any], test_id: str) -> Any:
+def outcome_of(run: dict[str, Any], test_id: str) -> Any:
     """A test's outcome in a run, None where it was not run."""
     return run["outcomes"].get(test_id)
 
 
 def make_shims() -> None:
     """Programs that a test command calls for Python or pytest, which run `child.py` in the real one."""
-    os.mkdir(HERE + "/bin")  # noqa: PTH102
-    names = ["python", "python3", "python%d.%d" % sys.version_info[:2], "pytest", "py.test"]
+    os.mkdir(HERE + "/bin")
+    names = ["python", "python3", f"python{sys.version_info[0]}.{sys.version_info[1]}", "pytest", "py.test"]
     for name in names:
-        path = os.path.join(HERE, "bin", name)  # noqa: PTH118
-        with open(path, "w", encoding="utf-8") as file:  # noqa: PTH123
+        path = os.path.join(HERE, "bin", name)
+        with open(path, "w", encoding="utf-8") as file:
             file.write(SHIM.format(python=sys.executable, here=HERE, name=name))
-        os.chmod(path, 0o755)  # noqa: PTH101
+        os.chmod(path, 0o755)
 
 
 def main() -> None:
     proof = sys.stdin.readline().strip()
-    with open(sys.argv[1], encoding="utf-8") as file:  # noqa: PTH123
+    with open(sys.argv[1], encoding="utf-8") as file:
         job = json.load(file)
-    os.unlink(sys.argv[1])  # noqa: PTH108
+    os.unlink(sys.argv[1])
     prctl(PR_SET_DUMPABLE, 0)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     make_shims()
@@ -130,7 +139,7 @@ def main() -> None:
     finally:
         grading.close()
     seal = hmac.new(proof.encode(), text.encode(), "sha256").hexdigest()
-    with open(job["report"], "w", encoding="utf-8") as file:  # noqa: PTH123
+    with open(job["report"], "w", encoding="utf-8") as file:
         file.write(text + "\n" + seal + "\n")
 
 

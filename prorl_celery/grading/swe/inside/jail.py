@@ -13,7 +13,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
-from typing import Iterable
+from collections.abc import Iterable
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 VERSION_FLAG, PATH_BENEATH = 1, 1
@@ -69,7 +69,7 @@ def confine(own: str, readable: Iterable[str], hidden: Iterable[str]) -> bool:
     changing = CHANGING | (REFER if have >= 2 else 0) | (TRUNCATE if have >= 3 else 0)
     handled = READING | changing
     fields = (handled,) if have < 4 else (handled, 0) if have < 6 else (handled, 0, SCOPES)
-    attributes = struct.pack("=%dQ" % len(fields), *fields)
+    attributes = struct.pack(f"={len(fields)}Q", *fields)
     ruleset = _call(CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0))
     roots = ["/" + name for name in os.listdir("/")]
     for path in [path for path in roots if path not in set(hidden)] + list(readable):
@@ -91,7 +91,7 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
     except OSError:
         return
     try:
-        if not os.path.isdir(path):  # noqa: PTH112
+        if not os.path.isdir(path):
             rights &= OF_A_FILE
         _call(
             ADD_RULE,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from typing import Any, Callable, List
+from collections.abc import Callable
+from typing import Any
 from unittest import mock
 
 PLAIN = (str, bytes, int, float, bool, complex, type(None), list, tuple, dict, set, frozenset)
 
-report: "List[Callable[[str], None]]" = []
+report: list[Callable[[str], None]] = []
 """Whom to tell; filled in by the runner."""
 
 
@@ -21,7 +22,7 @@ def equal(left: Any, right: Any) -> Any:
         suspect = False
     if suspect:
         for tell in report:
-            tell("%s == %s" % (type(left).__name__, type(right).__name__))
+            tell(f"{type(left).__name__} == {type(right).__name__}")
     return found
 
 

@@ -1,8 +1,8 @@
 """Runs in an eval's sandbox: confined runs of a test command, watched to their end.
 
-A run tells its tests' outcomes over a pipe, in lines that begin with its token. A line without it was written by
-somebody else. Output is drained, and its end kept. A run is over when its first process has ended, by itself or
-because it took too long, printed or told too much; whatever it leaves is killed with it.
+A run tells its tests' outcomes over a pipe (`told`). Output is drained, and its end kept. A run is over when its first
+process has ended, by itself or because it took too long, printed or told too much; whatever it leaves is killed with
+it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ import select
 import signal
 import time
 import traceback
-from typing import Any, Dict, List, Sequence, Set
+from collections.abc import Sequence
+from typing import Any
 
-from jail import confine
+from prorl_celery.grading.swe.inside.jail import confine
+from prorl_celery.grading.swe.inside.told import Told
 
 KEPT_BYTES = 4096
 """Of a run's output, its end."""
@@ -53,24 +55,20 @@ class Run:
         self._readable = [path for path in readable if path]
         self._token = os.urandom(16).hex()
         self._facts = {
-            "token": self._token, "tools": tools, "test_file": os.path.join(folder, "repo", test_file), "base_names": list(base_names),
+            "token": self._token, "tools": tools, "test_file": os.path.join(folder, "repo", test_file),
+            "base_names": list(base_names),
             "test_sha256": hashlib.sha256(test).hexdigest(), "control": control,
-            "repository": os.path.join(folder, "repo"),  # noqa: PTH118
+            "repository": os.path.join(folder, "repo"),
         }  # fmt: skip
         self.pid = 0
         self.output = self.channel = -1
-        self.status: "int | None" = None
-        self.stopped: "str | None" = None
+        self.status: int | None = None
+        self.stopped: str | None = None
         self._tail = b""
         self._printed = 0
-        self._heard = b""
         self._told_bytes = 0
         self._began = self._seconds = 0.0
-        self.facts: Dict[str, Any] = {
-            "outcomes": {}, "messages": {}, "alien": [], "changed": [], "uncollected": [], "forged": 0, "ended": False,
-            "no_pytest": None,
-        }  # fmt: skip
-        self._phases: Dict[str, Dict[str, str]] = {}
+        self._told = Told(self._token)
 
     def start(self) -> None:
         """Fork. The question and the channel are descriptors that the command's programs inherit."""
@@ -102,22 +100,22 @@ class Run:
         os.dup2(telling, 41)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
-        tmp = os.path.join(self.folder, "tmp")  # noqa: PTH118
+        tmp = os.path.join(self.folder, "tmp")
         environment = {
             name: value for name, value in os.environ.items()
             if not name.startswith(("PYTEST", "PRORL", "PYTHON")) and name != "BASH_ENV"
         }  # fmt: skip
         environment.update(
-            HOME=os.path.join(self.folder, "home"),  # noqa: PTH118
+            HOME=os.path.join(self.folder, "home"),
             TMPDIR=tmp,
             PATH=self._shims + os.pathsep + environment.get("PATH", "/usr/bin:/bin"),
             PRORL_QUESTION="40",
             PRORL_CHANNEL="41",
             PYTHONUNBUFFERED="1",
         )
-        os.chdir(os.path.join(self.folder, "repo"))  # noqa: PTH118
+        os.chdir(os.path.join(self.folder, "repo"))
         confine(self.folder, self._readable, ["/workspace", "/tmp", "/var", "/home", "/root"])
-        shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"  # noqa: PTH110
+        shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
         os.execve(shell, [shell, "-c", self._command], environment)
 
     def hear(self, descriptor: int, most_output: int) -> bool:
@@ -138,55 +136,14 @@ class Run:
             if self._told_bytes > TOLD_BYTES:
                 self.stopped = self.stopped or "output"
                 return True
-            *lines, self._heard = (self._heard + data).split(b"\n")
-            for line in lines:
-                self._note(line)
+            self._told.hear(data)
         return True
 
-    def _note(self, line: bytes) -> None:
-        facts = self.facts
-        token = self._token.encode()
-        if facts["ended"]:
-            return
-        try:
-            told = json.loads(line[len(token) :]) if line.startswith(token) else None
-        except ValueError:
-            told = None
-        if not isinstance(told, dict):
-            facts["forged"] += 1
-        elif "id" in told:
-            self._note_phase(told)
-        elif "end" in told:
-            facts.update(ended=True, code=told["end"], changed=told["changed"][:20])
-        elif "alien" in told:
-            facts["alien"] = [*facts["alien"], told["alien"]][:20]
-        elif "uncollected" in told:
-            facts["uncollected"] = [*facts["uncollected"], told["message"]][:5]
-        elif "no_pytest" in told:
-            facts["no_pytest"] = told["no_pytest"]
-
-    def _note_phase(self, told: Dict[str, Any]) -> None:
-        for name in {told["id"], told["also"]}:
-            phases = self._phases.setdefault(name, {})
-            outcome = told["outcome"]
-            if outcome == "rerun":
-                phases.clear()
-                continue
-            if outcome == "skipped" and told["xfail"]:
-                outcome = "xfailed"
-            elif outcome == "passed" and told["xfail"]:
-                outcome = "xpassed"
-            if phases.get(told["when"]) != "failed":
-                phases[told["when"]] = outcome
-            if outcome == "failed" and len(self.facts["messages"]) < 200:
-                self.facts["messages"].setdefault(name, told.get("message", ""))
-
-    def told(self) -> Dict[str, Any]:
+    def told(self) -> dict[str, Any]:
         """What is known of the run, JSON."""
-        outcomes = {name: outcome(phases) for name, phases in self._phases.items()}
         return {
-            **self.facts, "outcomes": {k: v for k, v in outcomes.items() if v is not None}, "stopped": self.stopped,
-            "status": self.status, "seconds": round(self._seconds, 3), "output": self._tail.decode("utf-8", "replace"),
+            **self._told.facts, "outcomes": self._told.outcomes(), "stopped": self.stopped, "status": self.status,
+            "seconds": round(self._seconds, 3), "output": self._tail.decode("utf-8", "replace"),
         }  # fmt: skip
 
     def over(self, status: int) -> None:
@@ -195,16 +152,7 @@ class Run:
         self._seconds = time.monotonic() - self._began
 
 
-def outcome(phases: Dict[str, str]) -> "str | None":
-    """A test's outcome from those of its phases; None where it did not get to its end."""
-    values = set(phases.values())
-    for bad in ("failed", "xfailed", "skipped", "xpassed"):
-        if bad in values:
-            return bad
-    return "passed" if set(phases) == {"setup", "call", "teardown"} and values == {"passed"} else None
-
-
-def run_together(runs: List[Run], seconds: float, most_output: int) -> None:
+def run_together(runs: list[Run], seconds: float, most_output: int) -> None:
     """Start runs at the same time, and return when all are over and every process of theirs is dead."""
     awake, waking = os.pipe()
     for descriptor in (awake, waking):
@@ -227,7 +175,7 @@ def run_together(runs: List[Run], seconds: float, most_output: int) -> None:
         os.close(waking)
 
 
-def _watch(runs: List[Run], deadline: float, most_output: int, awake: int) -> None:
+def _watch(runs: list[Run], deadline: float, most_output: int, awake: int) -> None:
     of = {descriptor: run for run in runs for descriptor in (run.output, run.channel)}
     live = set(of)
     while any(run.status is None for run in runs):
@@ -252,7 +200,7 @@ def _watch(runs: List[Run], deadline: float, most_output: int, awake: int) -> No
                 break
 
 
-def _reap(runs: List[Run]) -> None:
+def _reap(runs: list[Run]) -> None:
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -287,16 +235,16 @@ def kill_all() -> None:
         time.sleep(0.001)  # a killed process takes as long to die, and nothing tells of the last
 
 
-def _descendants(top: int) -> "Set[int]":
-    parents: Dict[int, int] = {}
-    for name in os.listdir("/proc"):  # noqa: PTH208
+def _descendants(top: int) -> set[int]:
+    parents: dict[int, int] = {}
+    for name in os.listdir("/proc"):
         if name.isdigit():
             try:
-                with open("/proc/%s/stat" % name, "rb") as file:  # noqa: PTH123
+                with open(f"/proc/{name}/stat", "rb") as file:
                     parents[int(name)] = int(file.read().rpartition(b") ")[2].split()[1])
             except (OSError, ValueError, IndexError):
                 continue
-    found: Set[int] = set()
+    found: set[int] = set()
     grew = True
     while grew:
         grew = False

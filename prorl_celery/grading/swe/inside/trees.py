@@ -10,7 +10,7 @@ from __future__ import annotations
 import filecmp
 import os
 import shutil
-from typing import Iterator, List, Sequence, Set
+from collections.abc import Iterator, Sequence
 
 SETTINGS = {
     "conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg", "pyproject.toml",
@@ -28,7 +28,7 @@ def guarded(path: str, protected: Sequence[str]) -> bool:
     return any(path == place or path.startswith(place + "/") for place in protected)
 
 
-def test_places(test_file: str, source_root: str) -> List[str]:
+def test_places(test_file: str, source_root: str) -> list[str]:
     """The test file, and its folder where that is one of tests and not what holds the sources."""
     parts = test_file.split("/")
     places = [test_file]
@@ -48,25 +48,25 @@ def files_below(top: str) -> Iterator[str]:
         for name in list(inner):
             if name in (".git", "__pycache__"):
                 inner.remove(name)
-            elif os.path.islink(os.path.join(folder, name)):  # noqa: PTH114, PTH118
+            elif os.path.islink(os.path.join(folder, name)):
                 inner.remove(name)
                 names.append(name)
         for name in names:
             if not name.endswith((".pyc", ".pyo")) and name != ".git":
-                yield os.path.relpath(os.path.join(folder, name), top)  # noqa: PTH118
+                yield os.path.relpath(os.path.join(folder, name), top)
 
 
-def make_tree(source: str, base: str, target: str, protected: Sequence[str]) -> List[str]:
+def make_tree(source: str, base: str, target: str, protected: Sequence[str]) -> list[str]:
     """Copy `source` to `target` with the guarded files of `base`; return the guarded files that differed."""
-    os.mkdir(target)  # noqa: PTH102
-    had: Set[str] = set()
+    os.mkdir(target)
+    had: set[str] = set()
     dropped = []
     for path in files_below(source):
         if not guarded(path, protected):
             _copy(source, target, path)
             continue
         had.add(path)
-        if not _same(os.path.join(source, path), os.path.join(base, path)):  # noqa: PTH118
+        if not _same(os.path.join(source, path), os.path.join(base, path)):
             dropped.append(path)
     for path in files_below(base):
         if guarded(path, protected):
@@ -79,40 +79,40 @@ def make_tree(source: str, base: str, target: str, protected: Sequence[str]) -> 
 def put_test(target: str, path: str, data: bytes) -> None:
     """Write the hidden test file into a tree, in place of anything that is there."""
     place = _free(target, path)
-    with open(place, "wb") as file:  # noqa: PTH123
+    with open(place, "wb") as file:
         file.write(data)
 
 
-def top_level_names(base: str, roots: Sequence[str]) -> List[str]:
+def top_level_names(base: str, roots: Sequence[str]) -> list[str]:
     """What the base itself offers for import at some folders of it."""
     found = set()
     for root in roots:
-        place = os.path.normpath(os.path.join(base, root))  # noqa: PTH118
-        if not os.path.isdir(place):  # noqa: PTH112
+        place = os.path.normpath(os.path.join(base, root))
+        if not os.path.isdir(place):
             continue
-        for name in os.listdir(place):  # noqa: PTH208
-            inner = os.path.join(place, name)  # noqa: PTH118
+        for name in os.listdir(place):
+            inner = os.path.join(place, name)
             if name.endswith(".py"):
                 found.add(name[:-3])
-            elif os.path.isdir(inner) and any(n.endswith(".py") for n in os.listdir(inner)):  # noqa: PTH112, PTH208
+            elif os.path.isdir(inner) and any(n.endswith(".py") for n in os.listdir(inner)):
                 found.add(name)
     return sorted(found)
 
 
 def _same(one: str, other: str) -> bool:
-    if os.path.islink(one) or os.path.islink(other):  # noqa: PTH114
-        return os.path.islink(one) and os.path.islink(other) and os.readlink(one) == os.readlink(other)  # noqa: PTH114, PTH115
-    return os.path.isfile(one) and os.path.isfile(other) and filecmp.cmp(one, other, shallow=False)  # noqa: PTH113
+    if os.path.islink(one) or os.path.islink(other):
+        return os.path.islink(one) and os.path.islink(other) and os.readlink(one) == os.readlink(other)
+    return os.path.isfile(one) and os.path.isfile(other) and filecmp.cmp(one, other, shallow=False)
 
 
 def _copy(source: str, target: str, path: str) -> None:
-    place = os.path.join(target, path)  # noqa: PTH118
-    os.makedirs(os.path.dirname(place), exist_ok=True)  # noqa: PTH103, PTH120
-    shutil.copy2(os.path.join(source, path), place, follow_symlinks=False)  # noqa: PTH118
+    place = os.path.join(target, path)
+    os.makedirs(os.path.dirname(place), exist_ok=True)
+    shutil.copy2(os.path.join(source, path), place, follow_symlinks=False)
 
 
 def _put(base: str, target: str, path: str) -> None:
-    shutil.copy2(os.path.join(base, path), _free(target, path), follow_symlinks=False)  # noqa: PTH118
+    shutil.copy2(os.path.join(base, path), _free(target, path), follow_symlinks=False)
 
 
 def _free(target: str, path: str) -> str:
@@ -120,13 +120,13 @@ def _free(target: str, path: str) -> str:
     place = target
     parts = path.split("/")
     for part in parts[:-1]:
-        place = os.path.join(place, part)  # noqa: PTH118
-        if os.path.islink(place) or os.path.isfile(place):  # noqa: PTH113, PTH114
-            os.unlink(place)  # noqa: PTH108
-        os.makedirs(place, exist_ok=True)  # noqa: PTH103
-    place = os.path.join(place, parts[-1])  # noqa: PTH118
-    if os.path.isdir(place) and not os.path.islink(place):  # noqa: PTH112, PTH114
+        place = os.path.join(place, part)
+        if os.path.islink(place) or os.path.isfile(place):
+            os.unlink(place)
+        os.makedirs(place, exist_ok=True)
+    place = os.path.join(place, parts[-1])
+    if os.path.isdir(place) and not os.path.islink(place):
         shutil.rmtree(place)
     elif os.path.lexists(place):
-        os.unlink(place)  # noqa: PTH108
+        os.unlink(place)
     return place
