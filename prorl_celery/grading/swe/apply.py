@@ -82,6 +82,13 @@ def restore(
     return tuple(name for name in names.splitlines() if name)
 
 
+def undo(sandbox: Sandbox, workdir: str, *, timeout: float) -> None:
+    """Go back to the base, with the patches that were kept. Raises: `SandboxError`, as above."""
+    ran = run_beside(sandbox, "apply", workdir, "undo", timeout=timeout)
+    if ran.exit_code != 0:
+        raise SandboxError(f"a patch could not be undone at {workdir} (exit code {ran.exit_code}): {said(ran)}")
+
+
 def _done(
     sandbox: Sandbox, workdir: str, command: str, paths: Sequence[str], free: Sequence[str], timeout: float
 ) -> str:

@@ -38,11 +38,11 @@ restore() {
       continue
     fi
     printf '%s\n' "${name#./}"
-    rm -rf -- "$name"
+    remove "$name" || fail 1 "$name cannot be removed"
   done < <({ kept_as_they_are "$@"; cat "$kept/guarded"; } | sort -zu)
   comm -z -13 "$kept/shadows" <(shadows | sort -z) | while IFS= read -r -d '' name; do
     printf '%s\n' "${name#./}"
-    rm -rf -- "$name"
+    remove "$name" || fail 1 "$name cannot be removed"
   done
   tar -xf "$kept/guarded.tar" || fail 6 "the tests' files could not be put back"
 }
@@ -73,3 +73,10 @@ apply() {
 }
 
 back() { git reset -q --hard && git clean -fdq; }
+
+# undo: go back to the base, and what was kept since.
+undo() {
+  cd -P -- "$work" || exit 3
+  export GIT_DIR=$kept/base.git
+  back || exit 1
+}

@@ -23,12 +23,12 @@ from shlex import quote
 from typing import Any
 
 from prorl_celery.errors import BadImage, BadInstance, EvalError
-from prorl_celery.grading.swe.apply import apply_patch, guard, lay_base, restore
+from prorl_celery.grading.swe.apply import apply_patch, guard, lay_base, restore, undo
 from prorl_celery.grading.swe.bench_report import report
 from prorl_celery.grading.swe.bench_specs import Spec, changed_files, spec_of
 from prorl_celery.grading.swe.form import InChild, Instance, SweLimits, SweVerdict, Tally
 from prorl_celery.grading.swe.patch import keep_base
-from prorl_celery.grading.swe.verdict_run import NO_SUCH_PROGRAM, Clock, TestRun, run_tests
+from prorl_celery.grading.swe.verdict_run import Clock, TestRun, run_tests
 from prorl_celery.sandbox.base import Sandbox
 
 WORKDIR = "/testbed"
@@ -110,20 +110,21 @@ class BenchForm:
             )
         dropped = restore(sandbox, WORKDIR, tests, free=of_the_gold, timeout=clock.apply)
         clock.note("apply")
-        run, complete = _run(sandbox, spec, clock, limits)
+
+        def graded() -> tuple[TestRun, bool, Any]:
+            run, complete = _run(sandbox, spec, clock, limits)
+            ids = {field.lower(): list(ids) for field, ids in wanted.items()}
+            argument = {"log": run.log, "parser": spec.parser, "eval_type": spec.eval_type, "exit_code": run.exit_code}
+            return run, complete, in_child(report, argument | ids, timeout=clock.within(REPORT_SECONDS))
+
+        run, complete, said = graded()
         clock.note("tests")
-        if run.exit_code in NO_SUCH_PROGRAM:
-            raise EvalError(f"the tests cannot be run in this image (exit code {run.exit_code}): {run.end}")
-        argument = {
-            "log": run.log,
-            "parser": spec.parser,
-            "eval_type": spec.eval_type,
-            "exit_code": run.exit_code,
-            **{field.lower(): list(ids) for field, ids in wanted.items()},
-        }
-        said = in_child(report, argument, timeout=clock.within(REPORT_SECONDS))
-        if said["infra"]:
-            raise EvalError(f"the tests could not be run: {said['infra']}: {run.end}")
+        if not said["ran"] and not run.timed_out:
+            # Not one test: is that the patch's doing, or can no tests be run here at all?
+            undo(sandbox, WORKDIR, timeout=clock.apply)
+            without, _, base = graded()
+            if not base["ran"]:
+                raise EvalError(f"the tests cannot be run in this image (exit code {without.exit_code}): {without.end}")
         tallies = {
             field: Tally(
                 passed=[test for test in ids if test in set(said[field.lower()])],

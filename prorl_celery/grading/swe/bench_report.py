@@ -18,24 +18,22 @@ UNREADABLE = (LookupError, ValueError, AttributeError, TypeError, RecursionError
 def report(argument: Any) -> Any:
     """Grade a log: `{"log", "parser", "eval_type", "exit_code", "fail_to_pass", "pass_to_pass"}`.
 
-    Returns `{"fail_to_pass": passed, "pass_to_pass": passed, "ran": bool, "infra": reason or null, "why": text or
-    null}`, the two being lists of test ids. `ran` is false where the log tells of no test at all; `why` says what is
-    wrong with the log itself, and then nothing of it counts.
+    Returns `{"fail_to_pass": passed, "pass_to_pass": passed, "ran": bool, "why": text or null}`, the two being lists of
+    test ids. `ran` is false where the log tells of no test at all; `why` says what is wrong with the log itself, and
+    then nothing of it counts.
     """
     _without_harness()
     from swebench.harness.grading import SUITE_RAN, EvalType, TestStatus, get_eval_tests_report
-    from swebench.harness.infra_failure import TIER_ENVIRONMENT, classify_text
     from swebench.harness.log_parsers import PARSER_REGISTRY
 
     log, exit_code = argument["log"], argument["exit_code"]
-    nothing: dict[str, Any] = {"fail_to_pass": [], "pass_to_pass": [], "ran": False, "infra": None, "why": None}
+    nothing: dict[str, Any] = {"fail_to_pass": [], "pass_to_pass": [], "ran": False, "why": None}
     try:
         statuses = PARSER_REGISTRY[argument["parser"]](log, SimpleNamespace(**argument))
     except UNREADABLE as error:
         return {**nothing, "ran": True, "why": f"the log cannot be read: {type(error).__name__}: {error}"}
     if not statuses and not SUITE_RAN.search(log):
-        found = classify_text(log)
-        return {**nothing, "infra": found[0] if found and found[1] == TIER_ENVIRONMENT else None}
+        return nothing
     bad = {TestStatus.FAILED.value, TestStatus.ERROR.value}
     if exit_code not in (None, 0) and statuses and not bad & set(statuses.values()):
         return {

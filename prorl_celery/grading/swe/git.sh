@@ -39,11 +39,19 @@ snapshot() {
   git update-index --add --remove -z --stdin <"$scratch/new" 2>>"$scratch/said"
 }
 
+# Remove all files of these, and leave the folders: an overlay without extended attributes can neither remove a folder of
+# the image nor make one in the place of one that was removed.
+remove() {
+  find "$@" ! -type d -delete 2>/dev/null
+  [[ -z $(find "$@" ! -type d -print -quit 2>/dev/null) ]]
+}
+
 fail() {
   local code=$1
   shift
   [[ -s ${scratch:-}/said ]] && tail -c 2000 "$scratch/said" >&2
-  if df -P "${scratch:-$kept}" 2>/dev/null | awk 'NR == 2 { exit !($4 < 64) }'; then code=6; fi
+  local free
+  { read -r _ && read -r _ _ _ free _; } < <(df -P "${scratch:-$kept}" 2>/dev/null) && (( free < 64 )) && code=6
   echo "$*" >&2
   exit "$code"
 }

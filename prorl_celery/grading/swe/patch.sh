@@ -31,7 +31,7 @@ base() {
   unset GIT_ALTERNATE_OBJECT_DIRECTORIES
   git cat-file -e "$commit^{tree}" || fail 1 "the base is not complete"
   if [[ ${1:-} == hide ]]; then
-    rm -rf .git && cp -R "$GIT_DIR" .git || fail 1 "the repository's history could not be put away"
+    remove ./.git && mkdir -p .git && cp -R "$GIT_DIR/." .git || fail 1 "the repository's history could not be put away"
     rm -f .git/info/attributes
     printf '[core]\n\trepositoryFormatVersion = 0\n\tbare = false\n\tfileMode = true\n[user]\n\tname = agent\n' >.git/config
     printf '\temail = agent@localhost\n[safe]\n\tdirectory = *\n' >>.git/config

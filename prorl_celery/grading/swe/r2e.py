@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from prorl_celery.errors import BadImage, BadInstance, EvalError
-from prorl_celery.grading.swe.apply import apply_patch, guard, lay_base, restore
+from prorl_celery.grading.swe.apply import apply_patch, guard, lay_base, restore, undo
 from prorl_celery.grading.swe.form import InChild, Instance, SweLimits, SweVerdict, Tally
 from prorl_celery.grading.swe.patch import keep_base
-from prorl_celery.grading.swe.verdict_run import NO_SUCH_PROGRAM, Clock, TestRun, run_tests
+from prorl_celery.grading.swe.verdict_run import Clock, TestRun, run_tests
 from prorl_celery.sandbox.base import Sandbox
 
 WORKDIR = "/testbed"
@@ -69,11 +69,11 @@ class R2eForm:
 
     def prepare(self, sandbox: Sandbox, instance: Instance, *, timeout: float) -> dict[str, Any]:
         places = " ".join(TESTS)
-        removed = sandbox.shell.run(
-            f"rm -rf {places}; for place in {places}; do [ ! -e $place ] || echo $place; done", timeout=timeout
-        )
-        if removed.exit_code != 0 or any(place in removed.output.split() for place in TESTS):
-            raise BadImage(f"the tests cannot be hidden in the agent's sandbox: {removed.output.strip()[-500:]}")
+        # Not the folders: an overlay may be unable to.
+        sandbox.shell.run(f"find {places} ! -type d -delete 2>/dev/null", timeout=timeout)
+        left = sandbox.shell.run(f"find {places} ! -type d 2>/dev/null | head", timeout=timeout)
+        if left.output.strip():
+            raise BadImage(f"the tests cannot be hidden in the agent's sandbox: {left.output.strip()}")
         base = keep_base(sandbox, WORKDIR, timeout=timeout)
         sandbox.shell.run(f"{ACTIVATE}; cd {WORKDIR}", timeout=timeout)
         return {"base": base}
@@ -101,9 +101,13 @@ class R2eForm:
         clock.note("apply")
         run = run_tests(sandbox, RUN, workdir=WORKDIR, timeout=clock.tests, output_bytes=limits.output_bytes)
         clock.note("tests")
-        if run.exit_code in NO_SUCH_PROGRAM:
-            raise EvalError(f"the tests cannot be run in this image (exit code {run.exit_code}): {run.end}")
         found = results_of(run.log)
+        if not found and not run.timed_out:
+            # Not one test: is that the patch's doing, or can no tests be run here at all?
+            undo(sandbox, WORKDIR, timeout=clock.apply)
+            without = run_tests(sandbox, RUN, workdir=WORKDIR, timeout=clock.tests, output_bytes=limits.output_bytes)
+            if not results_of(without.log):
+                raise EvalError(f"the tests cannot be run in this image (exit code {without.exit_code}): {without.end}")
         tally = Tally(
             passed=sorted(test for test, status in expected.items() if found.get(test) == status),
             failed=sorted(test for test in {*expected, *found} if found.get(test) != expected.get(test)),

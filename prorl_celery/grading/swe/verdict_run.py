@@ -13,8 +13,6 @@ from prorl_celery.grading.swe.form import SweLimits
 from prorl_celery.sandbox.base import Sandbox
 
 READ_SECONDS = 60.0
-NO_SUCH_PROGRAM = (126, 127)
-"""What a shell says of a program that is not there or cannot be run."""
 SHORTEN = """size=$(stat -c %s {log}) && half={half} && if [ "$size" -gt $((half * 2)) ]; then
 tail -c "$half" {log} | dd of={log} bs=65536 oflag=seek_bytes seek="$half" conv=notrunc status=none &&
 truncate -s $((half * 2)) {log}; fi"""
