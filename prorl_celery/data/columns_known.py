@@ -8,15 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from prorl_celery.data.columns import Instance, ToInstance, from_json
+from prorl_celery.data.columns import Instance, ToInstance, from_json, value_at
+from prorl_celery.data.math_columns import math_instance
 from prorl_celery.errors import BadInstance
 
 
-def math_rows(row: Mapping[str, Any]) -> Instance:
-    """GSM8K, MATH, DAPO-Math-17k and their like."""
-    from prorl_celery.data.math_columns import math_instance
-
-    return {"data_source": "math", **math_instance(row)}
+def dapo_math(row: Mapping[str, Any]) -> Instance:
+    """`BytedTsinghua-SIA/DAPO-Math-17k`, and other rows as verl reads them: the id is in `extra_info.index`."""
+    instance = math_instance(row)
+    try:
+        return {"instance_id": f"dapo/{value_at(row, 'extra_info.index')}", **instance}
+    except LookupError:
+        return instance
 
 
 def human_eval(row: Mapping[str, Any]) -> Instance:
@@ -46,9 +49,9 @@ def swe_bench(row: Mapping[str, Any]) -> Instance:
 
 
 KNOWN: Mapping[str, ToInstance] = {
-    "gsm8k": math_rows,
-    "math": math_rows,
-    "dapo-math": math_rows,
+    "gsm8k": math_instance,
+    "math": math_instance,
+    "dapo-math": dapo_math,
     "human-eval": human_eval,
     "mbpp": mbpp,
     "apps": programs,

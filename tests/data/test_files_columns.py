@@ -15,6 +15,7 @@ from prorl_celery.data.columns_known import KNOWN
 from prorl_celery.data.columns_plain import plain
 from prorl_celery.errors import BadInstance, SettingsError
 from prorl_celery.handlers.code import CodeHandler
+from prorl_celery.handlers.math import MathHandler
 
 VERL = {
     "data_source": "openai/gsm8k",
@@ -90,6 +91,33 @@ def test_a_map_that_is_none_is_told(tmp_path: Path, text: str, says: str) -> Non
         the_map(tmp_path, text)
 
 
+GSM8K = {"question": "Two and two?", "answer": "2+2 = <<2+2=4>>4\n#### 4"}
+MATH_500 = {"problem": "$1+1$?", "solution": "So $\\boxed{2}$.", "answer": "2", "unique_id": "test/algebra/1.json"}
+DAPO = {
+    "data_source": "math_dapo",
+    "prompt": [{"role": "user", "content": "Solve: 1+1?"}],
+    "reward_model": {"ground_truth": "2", "style": "rule-lighteval/MATH_v2"},
+    "extra_info": {"index": "9a9b"},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "answer", "instance_id"),
+    [
+        ("gsm8k", GSM8K, "4", None),
+        ("math", MATH_500, "2", "test/algebra/1.json"),
+        ("dapo-math", DAPO, "2", "dapo/9a9b"),
+    ],
+)
+def test_rows_of_mathematical_sets_are_instances_of_math(
+    name: str, row: dict[str, Any], answer: str, instance_id: str | None
+) -> None:
+    instance = KNOWN[name](row)
+    MathHandler().validate(instance)
+    assert (instance["data_source"], instance["answer"]) == ("math", answer)
+    assert instance.get("instance_id") == instance_id
+
+
 MBPP = {"task_id": 2, "text": "Write f.", "code": "gold", "test_list": ["assert f() == 1"], "test_setup_code": ""}
 HUMAN_EVAL = {"task_id": "HumanEval/0", "prompt": "def f():\n", "entry_point": "f", "test": "def check(f): ..."}
 APPS = {
@@ -131,7 +159,7 @@ def test_a_row_of_swe_bench_loses_its_patch_and_its_lists_are_lists() -> None:
     }
 
 
-@pytest.mark.parametrize("name", [name for name in KNOWN if name not in {"gsm8k", "math", "dapo-math"}])
+@pytest.mark.parametrize("name", list(KNOWN))
 def test_a_row_of_another_set_is_refused(name: str) -> None:
     with pytest.raises(BadInstance):
         KNOWN[name]({"unheard": "of"})
