@@ -162,7 +162,7 @@ def test_parquet_rows_are_instances(run: Any, tmp_path: Path) -> None:
     parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
     told = run(tmp_path / "a.parquet", "--dry-run")
     assert told.exit_code == 2
-    assert "row 2: score: is nan, which JSON does not know" in told.stderr
+    assert "row 2: instance.score: is nan, which JSON does not know" in told.stderr
 
 
 def test_reward_options_are_in_the_jobs_and_what_a_row_says_goes_before(run: Any, tmp_path: Path) -> None:
