@@ -102,9 +102,7 @@ def test_what_looks_like_structure_is_text(mark: str) -> None:
 
 
 def test_science_is_shown_as_it_is() -> None:
-    text = "If a<b and b > c, then |a| < 3 and [x] = {1, 2}; see ref [12].\n\tE = mc^2, \\frac{1}{2} <x>".replace(
-        "<x>", ""
-    )
+    text = "If a<b and b > c, then |a| < 3 and [x] = {1, 2}; see ref [12].\n\tE = mc^2, \\frac{1}{2}"
     assert as_evidence(text) == text
 
 
@@ -175,7 +173,7 @@ def test_no_verdict_is_no_reward() -> None:
         asks.append(1)
         return "I cannot say."
 
-    with pytest.raises(Unjudged, match="no verdict in 3 tries.*I cannot say") as caught:
+    with pytest.raises(Unjudged, match=r"no verdict in 3 tries.*I cannot say") as caught:
         judge(Prompt(), INSTANCE, "q", "a", ask)
     assert len(asks) == TRIES
     assert (caught.value.kind, caught.value.retryable) == ("eval", False)
@@ -221,5 +219,5 @@ def test_a_prompt_that_cannot_be_one_names_the_setting(tmp_path: Path, text: byt
     path.write_bytes(text)
     with pytest.raises(Unjudged, match=f"PRORL_JUDGE_PROMPT: .*{says}"):
         Prompt(str(path))
-    with pytest.raises(Unjudged, match="PRORL_JUDGE_PROMPT: .*cannot be read"):
+    with pytest.raises(Unjudged, match=r"PRORL_JUDGE_PROMPT: .*cannot be read"):
         Prompt(str(tmp_path / "nowhere.txt"))
