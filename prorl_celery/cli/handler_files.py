@@ -27,7 +27,10 @@ TEMPLATES = {
 
 
 def write_handler(name: str, folder: Path) -> list[Path]:
-    """Write the files; their paths, in the order of `TEMPLATES`. Raises `SettingsError`, and then nothing is written."""
+    """Write the files; their paths, in the order of `TEMPLATES`.
+
+    Raises: `SettingsError`; of a bad name, or of a file that is there already, before anything is written.
+    """
     check_name(name)
     fields = {"name": name, "cls": class_name(name)}
     texts = {
@@ -55,16 +58,15 @@ def check_name(name: str) -> None:
     """Raises `SettingsError` that says why a handler cannot have this name."""
     if not _NAME.fullmatch(name):
         raise SettingsError(
-            f"{name!r} is no name for a handler: it names a file and a class; small letters, digits and _, a letter first"
+            f"{name!r} is no name for a handler: it names a file and a class; small letters, digits and _, "
+            "at most 40, a letter first"
         )
     if keyword.iskeyword(name) or keyword.issoftkeyword(name) or hasattr(builtins, name):
         raise SettingsError(f"{name!r} means something in Python; choose another name")
     if name.startswith("test_") or name == "conftest":
         raise SettingsError(f"{name!r} would be taken for a test by pytest; choose another name")
     if name in {point.name for point in entry_points(group=GROUP)}:
-        raise SettingsError(
-            f"there is a handler {name!r} already; choose another name, or replace it by PRORL_HANDLERS"
-        )
+        raise SettingsError(f"there is a handler {name!r} already; choose another name")
     if name in sys.stdlib_module_names or importlib.util.find_spec(name) is not None:
         raise SettingsError(f"{name!r} is the name of an installed module, which {name}.py would hide from its tests")
 

@@ -13,7 +13,8 @@
 A breach fails with a `ContractBroken` that says what was done, what came of it and what to do about it.
 """
 
+from prorl_celery.testing.kit import instances, scores, stops
 from prorl_celery.testing.kit.case import MISSING, Case, ContractBroken
 from prorl_celery.testing.kit.contract import HandlerContract
 
-__all__ = ["MISSING", "Case", "ContractBroken", "HandlerContract"]
+__all__ = ["MISSING", "Case", "ContractBroken", "HandlerContract", "instances", "scores", "stops"]

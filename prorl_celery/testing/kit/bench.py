@@ -53,12 +53,11 @@ class Run:
 
 
 class Bench:
-    """A context manager around the runner of one case."""
+    """A context manager around the runner of one case. One that was `lent` is left to who lent it."""
 
-    def __init__(self, case: Case, settings: Settings | None = None) -> None:
+    def __init__(self, case: Case, lent: LocalRunner | None = None) -> None:
         self.case = case
-        base = settings or Settings.from_env()
-        self._settings = base.with_(wedge_grace_seconds=GRACE_SECONDS, backend_wait_seconds=10.0)
+        self._lent = lent
         self._watch = Watch()
         self._words = Words(case, wrong=False)
         self._plain: dict[bool, Run] = {}
@@ -75,7 +74,7 @@ class Bench:
     def close(self) -> None:
         """End the runner and all that it started."""
         runner, self._runner = self._runner, None
-        if runner is not None:
+        if runner is not None and runner is not self._lent:
             runner.__exit__(None, None, None)
 
     @property
@@ -84,8 +83,10 @@ class Bench:
         if self._runner is not None and self._runner.process.stuck:
             self.close()
         if self._runner is None:
-            runner = LocalRunner(watched(self.case.handler, self._watch), self._settings)
-            self._runner = runner.__enter__()
+            handler = watched(self.case.handler, self._watch)
+            lent = self._lent if self._lent is not None and not self._lent.process.stuck else None
+            self._runner = runner = lent or LocalRunner(handler, settings_of_kit()).__enter__()
+            runner.serve(handler)
             runner.play(lambda conversation, seed: self._words(conversation, seed))
         return self._runner
 
@@ -139,6 +140,11 @@ class Bench:
         """Do something to the claim that is being worked on, if there is one."""
         for held in self.runner.process.beat.holding():
             act(held)
+
+
+def settings_of_kit() -> Settings:
+    """Those of the environment, with times in which a check can tell."""
+    return Settings.from_env().with_(wedge_grace_seconds=GRACE_SECONDS, backend_wait_seconds=10.0)
 
 
 _UNFINISHED = Result.model_construct(job_id="kit", state="running", finish_reason="stop", messages=[], turns=[])

@@ -36,7 +36,7 @@ class LocalProcess(StageProcess):
     """
 
     def __init__(self, handler: type[Handler], settings: Settings, nursery: Nursery, keeper: KeeperClient) -> None:
-        self._handler = handler
+        self.handler = handler
         self.stage = "init"
         self.boot = BOOT
         self.settings = settings
@@ -71,7 +71,7 @@ class LocalProcess(StageProcess):
 
     def next_stage(self) -> None:
         """What the handler kept on itself is gone, as it is in the service."""
-        handler = self._handler()
+        handler = self.handler()
         self.handlers = HandlerRegistry(dict.fromkeys((handler.data_source, *handler.aliases), handler))
 
     def retire(self, why: str) -> None:

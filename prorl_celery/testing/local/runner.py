@@ -88,6 +88,10 @@ class LocalRunner:
     ) -> None:
         self._ending.close()
 
+    def serve(self, handler: type[Handler]) -> None:
+        """Run jobs of this handler from now on."""
+        self.process.handler = handler
+
     def play(self, policy: Policy, *, latency: str = "0") -> None:
         """Have the scripted backend play this policy from now on, on this process's own model loop."""
         engine = Engine(
