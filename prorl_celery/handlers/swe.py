@@ -21,6 +21,7 @@ from prorl_celery.errors import BadInstance, EvalError
 from prorl_celery.grading.swe.bench import BenchForm
 from prorl_celery.grading.swe.form import SweForm, SweLimits
 from prorl_celery.grading.swe.patch import extract
+from prorl_celery.grading.swe.pypi import PypiForm
 from prorl_celery.grading.swe.r2e import R2eForm
 from prorl_celery.handlers.base import EvalContext, Handler, InitContext, RolloutContext
 from prorl_celery.images.names import image_of
@@ -53,6 +54,8 @@ class SweHandler(Handler):
 
     def form(self, instance: Mapping[str, Any]) -> SweForm:
         """The form that an instance has. Raises: `BadInstance` for none."""
+        if "workspace" in instance or ("package" in instance and "base_version" in instance):
+            return PypiForm(self.settings)
         if "expected_output_json" in instance:
             return R2eForm(self._image)
         if "repo" in instance or "base_commit" in instance:

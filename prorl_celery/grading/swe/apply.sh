@@ -61,7 +61,9 @@ apply() {
     return
   fi
   back || fail 1 "what a failed attempt left could not be undone"
-  if command -v patch >/dev/null; then
+  # Unlike git, patch writes into .git; a name in quotes may hide that.
+  local into_git='^([-+*]{3}|Index:|diff|rename|copy) .*(\.git([/[:space:]]|$)|"[^"]*\\)'
+  if command -v patch >/dev/null && ! grep -qaiE "$into_git" -- "$1"; then
     local options=(-p1 -u --batch --forward --fuzz=5 --binary --no-backup-if-mismatch -r - -i "$1")
     if patch --dry-run "${options[@]}" >>"$kept/said" 2>&1 && patch "${options[@]}" >>"$kept/said" 2>&1; then
       echo patch

@@ -60,9 +60,9 @@ class BenchForm:
                 raise BadInstance(f"{field} must be text, and not empty", field=field)
         if not isinstance(instance.get("version", ""), str | int | float | None):
             raise BadInstance("version must be text", field="version")
-        if not tests_of(instance, "FAIL_TO_PASS"):
+        if not listed_in(instance, "FAIL_TO_PASS"):
             raise BadInstance("FAIL_TO_PASS names no test: nothing could tell a solution", field="FAIL_TO_PASS")
-        tests_of(instance, "PASS_TO_PASS")
+        listed_in(instance, "PASS_TO_PASS")
         if not changed_files(instance["test_patch"]):
             raise BadInstance("test_patch is no patch: no line begins with `diff --git`", field="test_patch")
         spec_of(instance)
@@ -99,7 +99,7 @@ class BenchForm:
         of_the_gold = changed_files(str(instance.get("patch") or ""))
         guard(sandbox, WORKDIR, tests, free=of_the_gold, timeout=clock.apply)
         applied = apply_patch(sandbox, WORKDIR, patch, timeout=clock.apply)
-        wanted = {field: tests_of(instance, field) for field in ("FAIL_TO_PASS", "PASS_TO_PASS")}
+        wanted = {field: listed_in(instance, field) for field in ("FAIL_TO_PASS", "PASS_TO_PASS")}
         if applied.by is None:
             return SweVerdict(
                 resolved=False,
@@ -145,7 +145,7 @@ class BenchForm:
         )
 
 
-def tests_of(instance: Instance, field: str) -> tuple[str, ...]:
+def listed_in(instance: Instance, field: str) -> tuple[str, ...]:
     """A list of test ids, which data sets also carry as JSON text. Raises: `BadInstance`."""
     given = instance.get(field)
     if isinstance(given, str):

@@ -70,6 +70,7 @@ EVAL_TYPES = ("pass_and_fail", "fail_only")
 NO_TESTS = (".json", ".png", "csv", ".txt", ".md", ".jpg", ".jpeg", ".pkl", ".yml", ".yaml", ".toml")
 """Ends of names of files that a test patch brings along and that are no arguments of a test command."""
 CHANGED = re.compile(r'^diff --git (?:"a/.*" "b/(?P<quoted>.*)"|a/.* b/(?P<plain>.*))$', re.M)
+ESCAPE = re.compile(r'\\([0-7]{3}|[abtnvfr"\\])')
 CASE = re.compile(r"\[case ([^\]\s]+)\]")
 
 
@@ -121,8 +122,20 @@ def directives(instance: Instance) -> str:
 
 def changed_files(patch: str) -> tuple[str, ...]:
     """The files that a patch of the instance's changes, by the names they have behind it."""
-    found = (match["plain"] or match["quoted"] for match in CHANGED.finditer(patch))
+    found = (match["plain"] or _unquoted(match["quoted"]) for match in CHANGED.finditer(patch))
     return tuple(dict.fromkeys(found))
+
+
+def _unquoted(name: str) -> str:
+    """A name that git has put in quotes: octal escapes for what is not ASCII, others as in C."""
+    plain = {"a": 7, "b": 8, "t": 9, "n": 10, "v": 11, "f": 12, "r": 13, '"': 34, "\\": 92}
+    parts = ESCAPE.split(name)
+    codes = bytearray()
+    for text, escape in zip(parts[::2], [*parts[1::2], ""], strict=True):
+        codes += text.encode()
+        if escape:
+            codes.append(plain[escape] if escape in plain else int(escape, 8) & 255)
+    return codes.decode("utf-8", "surrogateescape")
 
 
 @cache
