@@ -15,7 +15,6 @@ from prorl_celery.checking import check
 from prorl_celery.sandbox.client import KeeperClient
 from prorl_celery.testing import ScriptedBackend
 
-
 pytestmark = pytest.mark.slow  # for the service of its own
 
 
