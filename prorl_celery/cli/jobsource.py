@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,7 @@ class JobSource:
             request = _request(text)
             checked = _look(request, handlers)
             seen[0].add(int(digest_of(text), 16))
-            if (identity := _identity(request)) is not None:
+            if (identity := _identity(job["instance"])) is not None:
                 seen[1].add(identity)
             return request.instance.data_source, checked
 
@@ -94,10 +94,10 @@ class JobSource:
         same, same_id = Twice(jobs.repeated), Twice(ids.repeated)
         if jobs.repeated or ids.repeated:
             for row in self._good():
-                text = text_of(job_of(row.value, self._options))
-                if same.add(int(digest_of(text), 16), row.where, "is the same as"):
+                job = job_of(row.value, self._options)
+                if same.add(int(digest_of(text_of(job)), 16), row.where, "is the same as"):
                     continue
-                if (identity := _identity(_request(text))) is not None:
+                if (identity := _identity(job["instance"])) is not None:
                     same_id.add(identity, row.where, "is another instance with the instance_id of")
         return same, same_id
 
@@ -163,9 +163,9 @@ def _handler(handlers: HandlerRegistry | None, data_source: str) -> Handler | No
         return None
 
 
-def _identity(job: JobRequest) -> int | None:
+def _identity(instance: Mapping[str, Any]) -> int | None:
     """A digest of which instance this is said to be; None where it does not say."""
-    if job.instance.instance_id is None:
+    if instance.get("instance_id") is None:
         return None
-    name = f"{job.instance.data_source}\0{job.instance.instance_id}"
+    name = f"{instance['data_source']}\0{instance['instance_id']}"
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest())
