@@ -136,9 +136,8 @@ class ModelBatch:
             return
         while len(self.live_jobs) + self.samples <= self.room and self._wants_more():
             if not self.waiting:
-                if self.more:
-                    self.state = "waiting_for_prompts"
-                elif all(group.state != "open" for group in self.groups.values()):
+                self.state = "waiting_for_prompts" if self.more else "filling"
+                if not self.more and all(group.state != "open" for group in self.groups.values()):
                     self.state = "exhausted"
                 return
             prompt = self.waiting.pop(0)

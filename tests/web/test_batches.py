@@ -103,6 +103,16 @@ def test_a_batch_asks_for_prompts_and_takes_them(api: FlaskClient, workers: Work
     assert (late.status_code, late.get_json()["type"]) == (409, "urn:prorl:problem:batch-ended")
 
 
+def test_a_batch_that_was_told_of_the_last_prompts_asks_for_no_more(api: FlaskClient, workers: Workers) -> None:
+    """Who waits until it asks would else be told so at once, for as long as what runs takes."""
+    api.post("/v1/batches", json=a_batch(more_prompts=True))
+    assert api.get("/v1/batches/b").get_json()["state"] == "waiting_for_prompts"
+    told = api.post("/v1/batches/b/prompts", json={"more_prompts": False}).get_json()["batch"]
+    assert (told["state"], told["groups"]["inflight"]) == ("filling", 4)
+    workers.run()
+    assert api.get("/v1/batches/b").get_json()["state"] == "exhausted"
+
+
 def test_at_the_target_what_waits_never_starts(api: FlaskClient, workers: Workers, publisher: Recorder) -> None:
     api.post("/v1/batches", json=a_batch(target_groups=1, prompts=prompts(3)))
     ran = workers.run(p0=[0, 1], p1=[0, 1])

@@ -80,9 +80,10 @@ local function refill(b)
         set(b, 'state', 'waiting_for_prompts')
         set(b, 'waiting_since', now)
         tell_batch(b, b.state)
-      elseif b.more == 0 and b.open == 0 then
-        end_batch(b, 'exhausted')
+      elseif b.more == 0 and b.state == 'waiting_for_prompts' then
+        set(b, 'state', 'filling')
       end
+      if b.more == 0 and b.open == 0 then end_batch(b, 'exhausted') end
       return false
     end
     start_prompt(b, first[1])
