@@ -122,6 +122,13 @@ class Happenings(World):
             assert self.backends.acquire(claim.job_id, claim.fence, model="m", mode=None)
             self.jobs[claim.job_id].held = True
 
+    def release(self, choice: Choice) -> None:
+        claim = self._a_claim(choice)
+        if claim is not None:
+            job = self.jobs[claim.job_id]
+            assert self.backends.release(claim.job_id, claim.fence) == job.holds(claim.fence)
+            job.held &= not job.holds(claim.fence)
+
     def stall(self, choice: Choice) -> None:
         if (claim := self._a_claim(choice)) is None:
             return

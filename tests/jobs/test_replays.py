@@ -121,6 +121,8 @@ def test_every_script_may_run_twice(twice: Twice, either_client: redis.Redis) ->
     rollout = claim(store, store.commit(init, {}, next_stage="rollout", queue="rollout", worked_s=1))
     store.append_turn(rollout, Turn(index=0))
     evaluation = claim(store, store.commit(rollout, {}, next_stage="eval", queue="eval", worked_s=1, waited_s=2))
+    assert backends.acquire("whole", evaluation.fence, model="m", mode=None)
+    assert backends.release("whole", evaluation.fence)
     evaluation = claim(store, store.fail(evaluation, failure, worked_s=1, waited_s=1))
     store.finish(
         evaluation, state="completed", finish_reason="stop", reward=1, artifacts={"a": 1}, worked_s=1, waited_s=1
