@@ -104,7 +104,8 @@ def submit(
         sys.exit(BAD_ROWS)
     if api is None:
         return
-    path = out or Path(f"{Path(name).stem.replace(':', '_')}.results.jsonl")
+    stem = Path(name).stem if file is not None else name.replace(":", "-")
+    path = out or Path(f"{stem}.results.jsonl")
     _say_when_away(api)
     try:
         tally = run_jobs(api, source.jobs, path, inflight=inflight, count=report.good * samples)
