@@ -19,8 +19,8 @@ from life_world import BOOTS, Choice
 
 STEPS = Counter(
     come_to_rollout=8, deliver=16, commit=6, turn=6, observe=4, acquire=3, release=2, sweep=10, process_dies=7,
-    lease_lapses=4, hand_back=2, restart=1, fail=2, finish=3, create=1, cancel=1, cancel_is_neglected=1, retry=2, stall=2,
-    node_is_silent=1, node_beats=2, scripts_are_forgotten=1,
+    lease_lapses=4, hand_back=2, restart=1, fail=2, finish=3, create=1, cancel=1, cancel_is_neglected=1, retry=2,
+    stall=2, node_is_silent=1, node_beats=2, scripts_are_forgotten=1,
 )  # fmt: skip
 """How often each is tried. One rule draws them all, since of many rules each history would leave out half."""
 
