@@ -111,7 +111,8 @@ class Batches:
         deadline = time.monotonic() + timeout
         batch = self.create(body)
         page_prompts = max(PAGE_PROMPTS, body.get("max_inflight_jobs", 512) // batch.samples_per_group)
-        at, ended = 0, False
+        at = given = 0
+        ended = False
         try:
             while not ended:
                 left = deadline - time.monotonic()
@@ -122,10 +123,13 @@ class Batches:
                 # Before the groups are given: what is done with them may take long, and the batch would stand idle.
                 if feeding and page.state == "waiting_for_prompts":
                     feeding = self._feed(batch.batch_id, list(_page(source, page_prompts)))
-                yield from page.groups
+                for group in page.groups:
+                    given += 1
+                    yield group
                 at, ended = page.next, page.done
         finally:
-            if not ended:
+            # With its last group it has ended, and keeps what the next one may adopt.
+            if not ended and given < batch.target_groups:
                 self.cancel(batch.batch_id)
 
     def _feed(self, batch_id: str, page: list[Mapping[str, Any]]) -> bool:

@@ -139,6 +139,18 @@ def test_a_loop_that_is_left_cancels_the_rest(
         assert client.batches.cancel("b").state == "cancelled"
 
 
+def test_a_loop_that_is_left_with_its_last_group_keeps_what_is_carried_over(
+    serve: Callable[..., Served], store: JobStore, settings: Settings
+) -> None:
+    body = BATCH | {"target_groups": 1, "on_target": "carry_over"}
+    with Client(serve().url) as client, Fleet(store, settings, differing):
+        loop = client.batch(body, Prompts())
+        next(loop)
+        loop.close()
+        left = client.batches.status("b")
+        assert (left.state, left.groups.revoked) == ("complete", 0)
+
+
 def train(loop: Any) -> None:
     for _ in loop:
         raise ZeroDivisionError
