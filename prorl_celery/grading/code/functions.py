@@ -7,15 +7,13 @@ from typing import Any
 
 from prorl_celery.errors import EvalError
 from prorl_celery.grading.code.forms import Asserts, Check
+from prorl_celery.grading.code.inside.functions import WALL_FACTOR
 from prorl_celery.grading.code.problem import Problem
 from prorl_celery.grading.code.slices import run_slice
 from prorl_celery.grading.code.verdict import Failure, Kind, Verdict
 from prorl_celery.sandbox.base import Sandbox
 
-CHECK_SECONDS = 30.0
-"""Least time for a `check`, which holds many tests, unless the instance says how long."""
 SPARE_SECONDS = 30.0
-MOST_SECONDS = 600.0
 OUTPUT_BYTES = 16 << 20
 _KINDS: dict[str, Kind] = {
     "wrong answer": "wrong answer",
@@ -38,11 +36,12 @@ def grade_function(start: Callable[[], Sandbox], problem: Problem, solution: byt
             "asserts": None,
             "names": [tests.entry_point],
         }
-        of, each = 1, max(problem.time_limit_seconds, CHECK_SECONDS)
+        of = 1
     else:
         what = {"helpers": "", "test": tests.setup, "asserts": tests.statements, "names": tests.names}
-        of, each = len(tests.statements), problem.time_limit_seconds
-    seconds = min(of * each + SPARE_SECONDS, MOST_SECONDS)
+        of = len(tests.statements)
+    each = problem.time_limit_seconds
+    seconds = min(of * (WALL_FACTOR * each + SPARE_SECONDS), problem.total_seconds) + SPARE_SECONDS
     limits = {
         "cpu_seconds": seconds,
         "wall_seconds": seconds,

@@ -10,7 +10,8 @@ Tests, in the first of these fields that is there and not null; JSON text of eac
 
 Of several of CodeContests' (`public_tests`, `private_tests`, `generated_tests`) all count. Limits hold for each case:
 
-    time_limit                 seconds of CPU, 4 by default; a number, "2.0 seconds", `{"seconds", "nanos"}`
+    time_limit                 seconds of CPU, 4 by default, 30 for a whole `check`; a number, or "2.0 seconds", or
+                               `{"seconds", "nanos"}`
     memory_limit               megabytes (2^20 bytes), 512 by default; a number, or "256 megabytes"
     memory_limit_bytes         bytes
     total_time_limit           seconds for all cases together, 300 by default
@@ -31,6 +32,7 @@ from prorl_celery.grading.code.checkers import DEFAULT_TOLERANCE, KINDS
 from prorl_celery.grading.code.forms import Asserts, Cases, Check, tests_of
 
 TIME_LIMIT_SECONDS = 4.0
+CHECK_SECONDS = 30.0
 MEMORY_LIMIT_MB = 512.0
 TOTAL_SECONDS = 300.0
 MOST_SECONDS = 3600.0
@@ -87,7 +89,9 @@ def problem_of(instance: Mapping[str, Any]) -> Problem:
         prompt=_prompt(instance),
         starter=_text(instance, "starter_code"),
         tests=tests,
-        time_limit_seconds=_limit(instance, "time_limit", TIME_LIMIT_SECONDS, MOST_SECONDS),
+        time_limit_seconds=_limit(
+            instance, "time_limit", CHECK_SECONDS if isinstance(tests, Check) else TIME_LIMIT_SECONDS, MOST_SECONDS
+        ),
         memory_limit_bytes=memory,
         total_seconds=_limit(instance, "total_time_limit", TOTAL_SECONDS, MOST_SECONDS * 24),
         checker=_checker(instance, tests),

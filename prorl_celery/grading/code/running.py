@@ -26,6 +26,8 @@ WALL_FACTOR, WALL_SPARE_SECONDS = 10.0, 10.0
 """How long a case may take on a machine that is too busy to give it the CPU that it may use."""
 MOST_SANDBOXES = 4
 """A program that spoils so many has failed all further cases."""
+NO_EXIT_CODE = 126
+"""That of a case in which nothing was run to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,7 @@ class Runner:
         return Ran(number, kind, why, output, head["wall"], code)
 
     def _failed(self, number: int, kind: str, why: str) -> Ran:
-        return Ran(number, kind, why, b"", 0.0, 1)
+        return Ran(number, kind, why, b"", 0.0, NO_EXIT_CODE)
 
 
 def _exit(code: int) -> str:

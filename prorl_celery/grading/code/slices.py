@@ -18,14 +18,12 @@ from importlib.resources import files
 from typing import Any, Literal
 
 from prorl_celery.errors import EvalError
-from prorl_celery.grading.code.inside.answers import BEGAN, BEGUN, OVER, SIGNATURE_BYTES
+from prorl_celery.grading.code.inside.answers import BAD, BEGAN, BEGUN, OVER, SIGNATURE_BYTES
 from prorl_celery.grading.code.inside.wire import receive, send
 from prorl_celery.sandbox.base import Sandbox
 
 ANSWERS_BYTES = 96 << 20
 """Most that is read of what a slice says: twice the largest output, and some."""
-STACK_KIB = 1 << 20
-"""How far a stack may grow where a case's own limit lets it: the room is set aside when the interpreter starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +70,8 @@ def run_slice(
         sandbox.files.write(f"{name}.slice", slice_bytes.getvalue())
     except OSError as error:
         raise EvalError(f"the tests could not be brought into the sandbox: {error.strerror or error}") from error
-    command = (
-        f"ulimit -Ss {STACK_KIB} 2>/dev/null || ulimit -Ss hard; "
-        f"exec python3 -I {name}.zip {what} {name}.slice {name}.answers"
-    )
-    ran = sandbox.shell.run(f"({command})", timeout=seconds)
+    command = f"python3 -I {name}.zip {what} {name}.slice {name}.answers"
+    ran = sandbox.shell.run(command, timeout=seconds)
     try:
         said = sandbox.files.read(f"{name}.answers", limit_bytes=ANSWERS_BYTES)
     except OSError:
@@ -91,7 +86,10 @@ def run_slice(
 
 
 def understood(said: bytes, key: bytes) -> Spoken | None:
-    """The frames of a file, up to the first that is not signed with the key; None when no case had begun."""
+    """The frames of a file, up to the first that is not signed with the key; None when no case had begun.
+
+    Raises: `EvalError` where one says that the tests are wrong.
+    """
     frames: list[Frame] = []
     began, over, clear, unfit = False, False, False, None
     at = 0
@@ -107,6 +105,8 @@ def understood(said: bytes, key: bytes) -> Spoken | None:
             break
         head, parts = receive(io.BytesIO(data))
         number = head.pop("number")
+        if number == BAD:
+            raise EvalError(f"the hidden tests could not be run: {head['why']}")
         if number == BEGAN:
             began, unfit = True, head.get("unfit")
         elif number == OVER:

@@ -20,8 +20,8 @@ from typing import Any, BinaryIO
 from . import cases, kernel
 from .wire import receive, send
 
-BEGAN, OVER = -1, -2
-"""Numbers of the frames that are no case's."""
+BEGAN, OVER, BAD = -1, -2, -3
+"""Numbers of the frames that are no case's; the last says that the tests are wrong, or the machine too busy."""
 SIGNATURE_BYTES = 32
 BEGUN = "the cases begin"
 NOT_BEGUN = 99
@@ -30,6 +30,7 @@ PREPARE_SECONDS = 150.0
 SPARE_SECONDS = 15.0
 """What a case may take beyond its limits, for its start and its end."""
 ENDING_SECONDS = 10.0
+LOOK_SECONDS = 1.0
 
 
 class Answers:
@@ -57,6 +58,9 @@ class Answers:
         self._file.write(b"%d\n" % len(data) + signature + data)
         self._file.flush()
         self.written += len(data)
+
+    def close(self) -> None:
+        self._file.close()
 
 
 class _Body:
@@ -115,6 +119,7 @@ def main(slice_path: str, answers_path: str) -> int:
     gone, _ = kernel.end_all(ENDING_SECONDS)
     if said is not None:
         answers.write(OVER, {"done": done, "clear": clear and gone})
+    answers.close()
     return 0
 
 
@@ -124,7 +129,8 @@ class Cases:
     def __init__(self, work: str) -> None:
         theirs, requests = os.pipe()
         replies, mine = os.pipe()
-        if os.fork() == 0:
+        self._pid = os.fork()
+        if self._pid == 0:
             os.close(requests)
             os.close(replies)
             status = 1
@@ -142,8 +148,10 @@ class Cases:
         """What it says; None when it has ended, or says nothing for so long that it must have been stopped."""
         try:
             send(self._requests, head, parts)
-            if not select.select([self._replies], [], [], within)[0]:
-                return None
+            until = time.monotonic() + within
+            while not select.select([self._replies], [], [], LOOK_SECONDS)[0]:
+                if time.monotonic() > until or kernel.is_stopped(self._pid):
+                    return None
             return receive(self._replies)
         except (OSError, EOFError):
             return None

@@ -15,7 +15,9 @@ import sys
 import types
 from typing import Any, NamedTuple, NoReturn
 
-STACK_BYTES = 256 << 20
+STACK_BYTES = 112 << 20
+"""Of a fork: the kernel keeps 128 MiB free below a stack, whatever the limit was when the interpreter started."""
+BINARY_STACK_BYTES = 256 << 20
 FILE_BYTES = 64 << 20
 OPEN_FILES = 1024
 HIGHEST_OF_OURS = 64
@@ -61,7 +63,7 @@ def become(program: Program, limits: Limits, folder: str, arguments: list[str], 
     os.environ.clear()
     os.environ.update(PATH="/usr/local/bin:/usr/bin:/bin", HOME=folder, TMPDIR=folder, LANG="C.UTF-8")
     os.chdir(folder)
-    limit(limits)
+    limit(limits, STACK_BYTES if program.binary is None else BINARY_STACK_BYTES)
     if program.binary is not None:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.execve(program.binary, ["solution", *arguments], dict(os.environ))
@@ -69,14 +71,14 @@ def become(program: Program, limits: Limits, folder: str, arguments: list[str], 
     run_python(program)
 
 
-def limit(limits: Limits) -> None:
+def limit(limits: Limits, stack_bytes: int = STACK_BYTES) -> None:
     """Limits of this process and of each that it starts."""
     seconds = int(limits.cpu_seconds) + 1
     data = max(limits.memory_bytes * DATA_FACTOR, limits.memory_bytes + DATA_SPARE_BYTES)
     for kind, soft in (
         (resource.RLIMIT_CPU, seconds),
         (resource.RLIMIT_DATA, data),
-        (resource.RLIMIT_STACK, STACK_BYTES),
+        (resource.RLIMIT_STACK, stack_bytes),
         (resource.RLIMIT_FSIZE, FILE_BYTES),
         (resource.RLIMIT_NOFILE, OPEN_FILES),
         (resource.RLIMIT_CORE, 0),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
@@ -11,4 +12,5 @@ def main() -> None:
         from .answers import main as grade
     else:
         from .functions import main as grade
+    os.unlink(sys.argv[0])  # all of it is loaded, and no solution need find it
     sys.exit(grade(*sys.argv[2:]))

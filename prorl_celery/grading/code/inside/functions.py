@@ -13,18 +13,22 @@ from __future__ import annotations
 import builtins
 import os
 import select
-import sys
 import time
 import traceback
 from typing import Any
 
 from . import kernel
-from .answers import ENDING_SECONDS, NOT_BEGUN, OVER, Answers
+from .answers import BAD, ENDING_SECONDS, NOT_BEGUN, OVER, Answers
 from .candidate import Nursery
 from .plain import dump, load
 from .wire import receive
 
 LOAD_SECONDS = 10.0
+LOOK_SECONDS = 0.25
+"""Between two looks at what the solution has used."""
+IDLE_SPARE_SECONDS = 1.0
+WALL_FACTOR, WALL_SPARE_SECONDS = 10.0, 10.0
+"""How long a machine that is too busy may take to give the solution its CPU."""
 ANSWER_BYTES = 16 << 20
 SAID_CHARS = 2000
 
@@ -39,7 +43,31 @@ class Failure(BaseException):
 
 
 class BadTests(BaseException):
-    """The tests themselves are wrong."""
+    """The tests themselves are wrong, or this machine is too busy for them."""
+
+
+class Budget:
+    """The time of a case: CPU that the solution uses, or time in which neither it nor the tests want any."""
+
+    def __init__(self, pid: int, seconds: float) -> None:
+        self._pid = pid
+        self._seconds = seconds
+        self._began = self._now()
+
+    def check(self) -> None:
+        """Raises `Failure` when it is used up, `BadTests` when the machine has not let it be used."""
+        wall, cpu, mine, its = (now - then for now, then in zip(self._now(), self._began))
+        if cpu > self._seconds:
+            raise Failure("time limit", f"it took {cpu:.1f} s of {self._seconds:g} s")
+        if wall - mine - max(its, cpu) > self._seconds + IDLE_SPARE_SECONDS:
+            raise Failure("time limit", f"it waited for longer than {self._seconds:g} s")
+        if wall > WALL_FACTOR * self._seconds + WALL_SPARE_SECONDS:
+            raise BadTests(f"the machine is too busy: {wall:.0f} s have passed, and {cpu:.1f} s of CPU")
+
+    def _now(self) -> tuple[float, float, float, float]:
+        pid = self._pid
+        busy = kernel.busy_seconds
+        return time.monotonic(), kernel.cpu_seconds(pid), busy(os.getpid()), busy(pid)
 
 
 class Candidate:
@@ -51,7 +79,6 @@ class Candidate:
         self._loaded = False
         self._calls = self._answers = -1
         self._buffer = b""
-        self._deadline = 0.0
         self.failure: Failure | None = None
         self.functions = {name: self._function(name) for name in names}
 
@@ -60,10 +87,10 @@ class Candidate:
         self.failure = None
         self.start()
         if not self._loaded:
-            self._deadline = time.monotonic() + LOAD_SECONDS + seconds
+            self._budget = Budget(self._pid, LOAD_SECONDS)
             self._ask(b"go\n")
             self._loaded = True
-        self._deadline = time.monotonic() + seconds
+        self._budget = Budget(self._pid, seconds)
 
     def start(self) -> None:
         """See that there is a process. It loads nothing yet. Raises `OSError`."""
@@ -110,11 +137,10 @@ class Candidate:
 
     def _exchange(self, call: memoryview) -> Any:
         while b"\n" not in self._buffer:
-            left = self._deadline - time.monotonic()
             writing = [self._calls] if call else []
-            readable, writable, _ = select.select([self._answers], writing, [], max(0.0, left))
+            readable, writable, _ = select.select([self._answers], writing, [], LOOK_SECONDS)
             if not readable and not writable:
-                raise Failure("time limit", "a call did not return in time")
+                self._budget.check()
             if writable:
                 call = call[os.write(self._calls, call[:4096]) :]
             if readable:
@@ -175,7 +201,6 @@ def main(slice_path: str, answers_path: str) -> int:
     """Run the cases; the first alone decides where the head says `stop`."""
     kernel.hide()
     kernel.inherit_orphans()
-    sys.set_int_max_str_digits(0) if hasattr(sys, "set_int_max_str_digits") else None
     try:
         answers = Answers(answers_path)
         nursery = Nursery(os.path.dirname(slice_path))
@@ -194,7 +219,7 @@ def main(slice_path: str, answers_path: str) -> int:
             if kind and head["stop"]:
                 break
     except BadTests as error:
-        sys.stdout.write(f"{error}\n")
+        answers.write(BAD, {"why": str(error)})
         return NOT_BEGUN
     except Exception:  # of the tests, or of this machine; the solution's are all caught above
         traceback.print_exc(limit=-3)
@@ -202,4 +227,5 @@ def main(slice_path: str, answers_path: str) -> int:
     candidate.end()
     gone, _ = kernel.end_all(ENDING_SECONDS)
     answers.write(OVER, {"done": len(cases), "clear": gone})
+    answers.close()
     return 0

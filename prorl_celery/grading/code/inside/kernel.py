@@ -83,6 +83,15 @@ def cpu_seconds(pid: int) -> float:
     return sum(map(int, fields[11:15])) / TICKS
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a signal has stopped a process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b") ")[2][:1] in b"tT"
+    except OSError:
+        return False
+
+
 def busy_seconds(pid: int) -> float:
     """How long a process's first thread has run or waited for a CPU; 0 where the kernel does not count that."""
     try:

@@ -37,7 +37,7 @@ def _compiled(source: bytes) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return compile(source, "solution.py", "exec", dont_inherit=True)
+            return compile(source.decode("utf-8-sig"), "solution.py", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
         raise Unfit(f"{type(error).__name__}: {error}") from error
 

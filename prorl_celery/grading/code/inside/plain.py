@@ -26,6 +26,7 @@ _CONTAINERS: tuple[tuple[Any, str], ...] = (
     (_LAZY, "iterator"),
 )
 _MAKERS: dict[str, Any] = {"tuple": tuple, "set": set, "frozenset": frozenset, "iterator": iter, "dict": dict}
+LARGEST_PLAIN = 1 << 64
 
 
 def dump(value: Any) -> str:
@@ -39,6 +40,8 @@ def load(text: str | bytes) -> Any:
 
 
 def _outward(value: Any) -> Any:
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > LARGEST_PLAIN:
+        return {"int": hex(value)}  # Python refuses to make thousands of digits, or to read them
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, list):
@@ -67,6 +70,8 @@ def _inward(data: Any) -> Any:
     ((name, held),) = data.items()
     if name in _MAKERS:
         return _MAKERS[name](_inward(held))
+    if name == "int":
+        return int(held, 16)
     if name == "range":
         return range(*held)
     if name == "bytes":
