@@ -149,7 +149,7 @@ class PypiForm:
         seconds["tests"] = round(time.monotonic() - tests, 3)
         return SweVerdict(
             resolved=verdict.resolved, why=verdict.why, applied_by=applied.by, seconds=seconds, dropped=verdict.dropped,
-            fail_to_pass=verdict.fail_to_pass, pass_to_pass=verdict.pass_to_pass,
+            fail_to_pass=verdict.fail_to_pass, pass_to_pass=verdict.pass_to_pass, timed_out=verdict.timed_out,
         )  # fmt: skip
 
     def _lay(self, sandbox: Sandbox, instance: Instance, timeout: float) -> None:

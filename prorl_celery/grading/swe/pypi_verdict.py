@@ -11,7 +11,9 @@ from prorl_celery.grading.swe.form import SweVerdict, Tally
 Run = Mapping[str, Any]
 GOOD = ("passed", "xfailed")
 """As SWE-bench counts: an expected failure is as it should be."""
-STOPPED = {"time": "did not end in time", "output": "printed too much"}
+INTERNAL, MISUSED = 3, 4
+"""pytest's exit codes."""
+STOPPED = {"time": "did not end in time", "output": "printed too much", "processes": "started too many processes"}
 WHY_CHARACTERS = 1500
 
 
@@ -27,6 +29,7 @@ def judge(facts: Mapping[str, Any], fail_to_pass: Sequence[str], pass_to_pass: S
     return SweVerdict(
         resolved=why is None,
         why=why,
+        timed_out=real["stopped"] == "time",
         dropped=facts["dropped"],
         fail_to_pass=_tally(real, fail_to_pass),
         pass_to_pass=_tally(real, pass_to_pass),
@@ -42,6 +45,10 @@ def _check_base(base: Run, fail_to_pass: Sequence[str], pass_to_pass: Sequence[s
     if not base["ended"]:
         raise EvalError(f"the tests of the base ended with {base['status']}: {base['output'][-WHY_CHARACTERS:]}")
     outcomes = base["outcomes"]
+    if base["code"] == INTERNAL:
+        raise EvalError(f"pytest itself failed on the base: {base['output'][-WHY_CHARACTERS:]}")
+    if base["code"] == MISUSED and not outcomes:
+        raise BadInstance(f"pytest refuses the command: {base['output'][-WHY_CHARACTERS:]}", field="test_command")
     if passing := [test for test in fail_to_pass if outcomes.get(test) in GOOD]:
         raise BadInstance(f"{passing[0]} passes without a fix", field="FAIL_TO_PASS")
     if failing := [test for test in pass_to_pass if outcomes.get(test) not in GOOD]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+from pypi_grading import graded, pypi_index  # noqa: F401 - fixtures
 from swe_repositories import Repository
 
 from prorl_celery.sandbox.base import Sandbox, SandboxSpec

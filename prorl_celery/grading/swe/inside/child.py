@@ -115,17 +115,23 @@ class Reporter:
         self._config = config
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        told: dict[str, Any] = {"id": report.nodeid, "when": report.when, "outcome": report.outcome}
-        relative = getattr(self._config, "cwd_relative_nodeid", None)
-        told["also"] = relative(report.nodeid) if relative is not None else report.nodeid
+        node = str(report.nodeid)
+        told: dict[str, Any] = {"id": node, "when": report.when, "outcome": report.outcome}
+        told["also"] = self._seen_from_here(node)
         told["xfail"] = hasattr(report, "wasxfail")
         if report.outcome == "failed":
             told["message"] = str(report.longreprtext)[-MESSAGE_CHARACTERS:]
         self._send(told)
 
+    def _seen_from_here(self, node: str) -> str:
+        """A test's id as pytest prints it: its file relative to the folder that the command was called in."""
+        path, colons, rest = node.partition("::")
+        top, here = str(self._config.rootpath), str(self._config.invocation_params.dir)
+        return os.path.relpath(os.path.join(top, path), here) + colons + rest
+
     def pytest_collectreport(self, report: Any) -> None:
         if report.outcome == "failed":
-            self._send({"uncollected": report.nodeid, "message": str(report.longreprtext)[-MESSAGE_CHARACTERS:]})
+            self._send({"uncollected": str(report.nodeid), "message": str(report.longreprtext)[-MESSAGE_CHARACTERS:]})
 
 
 def snapshot() -> dict[tuple[str, str], tuple[Any, Any]]:

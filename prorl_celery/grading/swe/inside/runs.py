@@ -29,8 +29,12 @@ TOLD_BYTES = 32 << 20
 FILE_BYTES = 64 << 20
 """Largest file that a run may write."""
 READ_BYTES = 64 << 10
+PROCESSES = 100
+"""Most that the runs may have at once; threads are bounded by the limit below."""
+TASKS = 200
 KILL_SECONDS = 10.0
-LOOK_SECONDS = 0.2
+LOOK_SECONDS = 0.5
+"""How often it is looked whether there are too many processes."""
 
 
 class Run:
@@ -100,6 +104,9 @@ class Run:
         os.dup2(telling, 41)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
+        tasks = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+        tasks = TASKS if tasks == resource.RLIM_INFINITY else min(TASKS, tasks)
+        resource.setrlimit(resource.RLIMIT_NPROC, (tasks, tasks))
         tmp = os.path.join(self.folder, "tmp")
         environment = {
             name: value for name, value in os.environ.items()
@@ -178,14 +185,21 @@ def run_together(runs: list[Run], seconds: float, most_output: int) -> None:
 def _watch(runs: list[Run], deadline: float, most_output: int, awake: int) -> None:
     of = {descriptor: run for run in runs for descriptor in (run.output, run.channel)}
     live = set(of)
+    look = time.monotonic() + LOOK_SECONDS
     while any(run.status is None for run in runs):
         left = deadline - time.monotonic()
+        crowd = False
+        if time.monotonic() >= look:
+            look = time.monotonic() + LOOK_SECONDS
+            crowd = len(_descendants(os.getpid())) > PROCESSES
         for run in runs:
+            if run.status is None and crowd:
+                run.stopped = run.stopped or "processes"
             if run.status is None and (left <= 0 or run.stopped):
                 run.stopped = run.stopped or "time"
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(run.pid, signal.SIGKILL)
-        ready, _, _ = select.select([awake, *live], [], [], max(0.0, min(left, 30.0)) or LOOK_SECONDS)
+        ready, _, _ = select.select([awake, *live], [], [], LOOK_SECONDS)
         for descriptor in ready:
             if descriptor == awake:
                 with contextlib.suppress(BlockingIOError):

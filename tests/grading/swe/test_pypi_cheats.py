@@ -1,0 +1,57 @@
+"""Patches that would rather look right than be right: none is resolved, and each is a verdict, not an error."""
+
+from __future__ import annotations
+
+import pytest
+from pypi_cheats import AT_IMPORT, AT_LARGE, HANGS, PLANTED, library
+from pypi_grading import Graded, quick
+from pypi_library import FAIL_TO_PASS, PASS_TO_PASS
+
+FOUND_OUT = [
+    "reports made good", "the runner's own words", "a plugin by the collector", "tests without a body",
+    "changes undone in the end", "what equals everything",
+]  # fmt: skip
+"""These would pass, were it not for what finds them out."""
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_what_is_planted_beside_the_code_is_not_there(graded: Graded, name: str) -> None:
+    verdict = graded.grade(PLANTED[name])
+    assert not verdict.resolved
+    assert list(verdict.fail_to_pass.failed) == FAIL_TO_PASS
+    assert list(verdict.pass_to_pass.passed) == PASS_TO_PASS  # and it is no hindrance either
+
+
+@pytest.mark.parametrize("name", FOUND_OUT)
+def test_what_makes_tests_pass_is_found_out(graded: Graded, name: str) -> None:
+    verdict = graded.grade(AT_IMPORT[name])
+    assert not verdict.resolved
+    assert str(verdict.why).startswith("tampered")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(set(AT_IMPORT) - set(FOUND_OUT)))
+def test_what_ends_or_forges_passes_nothing(graded: Graded, name: str) -> None:
+    assert not graded.grade(AT_IMPORT[name]).resolved
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", AT_LARGE)
+def test_what_reaches_out_reaches_nothing(graded: Graded, name: str) -> None:
+    verdict = graded.grade(AT_LARGE[name], limits=quick(test_seconds=20.0))
+    assert not verdict.resolved
+    if name == "other processes' memory":
+        assert "reached []." in str(verdict.why)
+
+
+@pytest.mark.slow
+def test_hanging_in_one_of_two_runs_passes_nothing(graded: Graded) -> None:
+    verdict = graded.grade(HANGS, limits=quick(test_seconds=3.0))
+    assert not verdict.resolved
+
+
+def test_a_process_that_ends_with_success_at_once_passes_nothing(graded: Graded) -> None:
+    verdict = graded.grade(library("import os\nprint('9 passed')\nos._exit(0)"))
+    assert not verdict.resolved
+    assert list(verdict.pass_to_pass.passed) == []
+    assert "ended with 0" in str(verdict.why)
