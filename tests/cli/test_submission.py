@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from prorl_celery.cli.resultfile import ResultFile
-from prorl_celery.cli.submission import Submission
+from prorl_celery.cli.submission import CHUNK_BYTES, Submission
+from prorl_celery.cli.submit import run_jobs
 from prorl_celery.errors import ApiError, ApiUnavailable, SettingsError
 
 
@@ -133,3 +134,30 @@ def test_jobs_are_asked_for_one_by_one_when_the_stream_says_nothing(
     service = Service()
     service.stream_is_cut = True
     assert len(run(service, tmp_path / "out.jsonl", 45)) == 45
+
+
+def test_large_jobs_go_a_few_at_a_time(tmp_path: Path) -> None:
+    class Weighing(Service):
+        heaviest = 0
+
+        def post(self, *path: str, body: Any) -> Any:
+            self.heaviest = max(self.heaviest, len(json.dumps(body)))
+            return super().post(*path, body=body)
+
+    size = CHUNK_BYTES // 3
+    large = [{"job_id": f"g:{n}", "tags": {"submit": "r"}, "instance": {"text": "x" * size}} for n in range(10)]
+    service = Weighing()
+    with ResultFile(tmp_path / "out.jsonl") as out:
+        found = Submission(service, out, large, inflight=1000).run()  # type: ignore[arg-type]
+        assert len([result for result in found if result is not None]) == 10
+    assert service.heaviest < CHUNK_BYTES + 2 * size
+
+
+def test_a_second_run_counts_what_is_there_once_whatever_count_is_told(tmp_path: Path) -> None:
+    service: Any = Service()
+    path = tmp_path / "out.jsonl"
+    first = run_jobs(service, lambda: jobs(20), path, count=20)
+    again = run_jobs(service, lambda: jobs(20), path, count=20)
+    more = run_jobs(service, lambda: jobs(25), path)
+    assert [(tally.total, tally.done) for tally in (first, again, more)] == [(20, 20), (20, 20), (25, 25)]
+    assert len(written(path)) == 25
