@@ -174,6 +174,16 @@ class CannotBeRepeated(Sound):
         return {**outcome, "moved": moved.exit_code}
 
 
+class Judged(Sound):
+    """A judge says what the answer is worth."""
+
+    def eval(self, ctx: Any) -> Any:
+        said = ctx.ask_model(
+            [{"role": "user", "content": f"Is {ctx.rollout['answer']!r} right?"}], max_tokens=100, timeout=20.0
+        )
+        return {"reward": float(said == "yes")}
+
+
 class StartsOver(CannotBeRepeated):
     """Says so."""
 

@@ -123,6 +123,18 @@ def test_a_rollout_that_cannot_be_gone_on_with_may_say_so(runner: LocalRunner) -
         stops.goes_on_after_a_death(bench)
 
 
+def test_a_judge_may_recite_too() -> None:
+    verdicts = [
+        {"key": said, "prompt": f"Is '{answer}' right?", "turns": [{"text": said}], "wrong_turns": [{"text": said}]}
+        for answer, said in (("3", "yes"), ("4", "no"))
+    ]
+    case = case_of(broken.Judged, oracle=oracle_of([*ROWS, *verdicts]), settings={"judge_model": "scripted"})
+    with Bench(case) as bench:
+        scores.scores_the_right_answer(bench)
+        scores.scores_the_wrong_answer(bench)
+        stops.scores_the_same_twice(bench)
+
+
 @pytest.mark.usefixtures("impatient")
 def test_a_process_that_is_left_is_found(runner: LocalRunner) -> None:
     try:

@@ -85,7 +85,7 @@ class Bench:
         if self._runner is None:
             handler = watched(self.case.handler, self._watch)
             lent = self._lent if self._lent is not None and not self._lent.process.stuck else None
-            self._runner = runner = lent or LocalRunner(handler, settings_of_kit()).__enter__()
+            self._runner = runner = lent or LocalRunner(handler, settings_of_kit(**self.case.settings)).__enter__()
             runner.serve(handler)
             runner.play(lambda conversation, seed: self._words(conversation, seed))
         return self._runner
@@ -142,9 +142,9 @@ class Bench:
             act(held)
 
 
-def settings_of_kit() -> Settings:
+def settings_of_kit(**changes: Any) -> Settings:
     """Those of the environment, with times in which a check can tell."""
-    return Settings.from_env().with_(wedge_grace_seconds=GRACE_SECONDS, backend_wait_seconds=10.0)
+    return Settings.from_env().with_(wedge_grace_seconds=GRACE_SECONDS, backend_wait_seconds=10.0, **changes)
 
 
 _UNFINISHED = Result.model_construct(job_id="kit", state="running", finish_reason="stop", messages=[], turns=[])

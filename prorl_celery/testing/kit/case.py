@@ -48,6 +48,8 @@ class Case:
     wrong_reward: float = 0.0
     job_fields: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of the job, as a caller sends them."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of `Settings`, such as `judge_model`."""
     stop_seconds: float = 3.0
     """How long a stage may take to end when it is told to."""
 

@@ -32,6 +32,8 @@ class HandlerContract:
     wrong_reward: ClassVar[float] = 0.0
     job_fields: ClassVar[Mapping[str, Any]] = {}
     """Further fields of the job, as a caller sends them."""
+    settings: ClassVar[Mapping[str, Any]] = {}
+    """Fields of `prorl_celery.settings.Settings`: a judge that recites is `{"judge_model": "scripted"}`."""
     stop_seconds: ClassVar[float] = 3.0
     """How long a stage may take to end when it is told to."""
 
@@ -52,6 +54,7 @@ class HandlerContract:
             right_reward=cls.right_reward,
             wrong_reward=cls.wrong_reward,
             job_fields=cls.job_fields,
+            settings=cls.settings,
             stop_seconds=cls.stop_seconds,
         )
 

@@ -129,7 +129,7 @@ def _files_with(sandbox: Any, texts: list[str]) -> list[str]:
     """Files of the workspace that have one of the texts, by the sandbox's own `grep`."""
     found: list[str] = []
     for number, text in enumerate(texts):
-        sandbox.files.write("/tmp/.kit-needle", text.splitlines()[0].encode())
+        sandbox.files.write("/tmp/.kit-needle", max(text.splitlines(), key=len).encode())
         told = sandbox.shell.run(
             "find . /tmp -xdev -type f ! -name .kit-needle -size -64M -print0 2>/dev/null"
             " | xargs -0r grep -lFf /tmp/.kit-needle 2>/dev/null; rm -f /tmp/.kit-needle",

@@ -10,6 +10,7 @@ from prorl_celery.handlers.registry import HandlerRegistry
 from prorl_celery.jobs.messages import Message
 from prorl_celery.jobs.store import JobStore
 from prorl_celery.llm.loop import ModelLoop
+from prorl_celery.rewards.servers import RewardServers
 from prorl_celery.sandbox.client import KeeperClient
 from prorl_celery.scheduling.backends import BackendRegistry
 from prorl_celery.scheduling.nodes import NodeRegistry
@@ -45,6 +46,7 @@ class LocalProcess(StageProcess):
         self.nursery = nursery
         self.keeper = keeper
         self.models = ModelLoop()
+        self.rewards = RewardServers()
         self.deadlines = DeadlineThread()
         self.backends_bell = Bell()
         self.local_backends = LocalBackends()
