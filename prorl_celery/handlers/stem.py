@@ -55,16 +55,16 @@ class StemHandler(Handler):
 
     def validate(self, instance: Mapping[str, Any]) -> None:
         question(instance)
-        judged = instance.get("judge", False)
+        judged = instance.get("judge") or False
         if not isinstance(judged, bool):
             raise BadInstance("'judge' must be true or false", field="judge")
-        if judged and "choices" in instance:
+        if judged and _has_choices(instance):
             raise BadInstance("a choice needs no judge", field="judge")
         if judged:
             judge.check(instance)
-        elif "choices" in instance:
+        elif _has_choices(instance):
             Choices.of(instance)
-        elif "answer" in instance:
+        elif instance.get("answer") is not None:
             _key(instance)
         else:
             raise BadInstance("the instance has no 'answer'", field="answer")
@@ -90,7 +90,7 @@ class StemHandler(Handler):
         reply = (ctx.rollout["answer"] or "").strip()
         if not reply:
             return NO_ANSWER.as_eval()
-        if "choices" in ctx.instance:
+        if _has_choices(ctx.instance):
             return Choices.of(ctx.instance).grade(reply).as_eval()
         if ctx.instance.get("judge"):
             return _judged(ctx, reply)
@@ -105,10 +105,15 @@ def question(instance: Mapping[str, Any]) -> str:
     return text.strip()
 
 
+def _has_choices(instance: Mapping[str, Any]) -> bool:
+    """A table has the column in each of its rows, empty where there are none."""
+    return instance.get("choices") is not None
+
+
 def task(instance: Mapping[str, Any]) -> str:
     """What the agent is told."""
     problem = question(instance)
-    if "choices" in instance:
+    if _has_choices(instance):
         return CHOICE.format(problem=problem, choices=Choices.of(instance).shown()) + END
     if instance.get("judge"):
         return FREE.format(problem=problem) + END

@@ -87,6 +87,7 @@ def test_another_choice_several_or_none_are_wrong(reply: str, why: str) -> None:
         (["1", "2", "3"], "2", "B"),
         ([1.5, 2], 1.5, "A"),
         ([30, 10, 20], 2, "C"),
+        (["$\\frac{1}{2}$", "$2$"], "A", "\\boxed{\\frac{1}{2}}"),
         (["True", "False"], "False", "false"),
     ],
 )

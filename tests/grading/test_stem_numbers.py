@@ -59,6 +59,8 @@ def test_the_same_length_is_right_however_it_is_written(reply: str) -> None:
         ("\n \n", "no answer"),
         ("1e999 km", "no answer"),
         ("nan", "no answer"),
+        ("3,2 km", "no answer"),  # 3.2, or 3 and 2
+        ("3.2.1 km", "no answer"),
         ("1/0 km", "no answer"),
         ("9e307 Gm", "inf km is not"),
     ],
@@ -97,6 +99,10 @@ def test_anything_else_is_wrong_and_says_why(reply: str, why: str) -> None:
         (45, "%", "0.45", False),  # read as 0.45 %
         (45, None, "45%", True),
         (0.45, None, "45 %", True),
+        (25, "°C", "25 C", True),  # no coulombs
+        (5, "1/s", "5 s^-1", True),
+        (5, "1/s", "300 1/min", True),
+        (20, "m/s", "72 kilometers per hour", True),
         (42, None, "42 apples", True),  # no unit is asked
         (42, None, "There are 42 of 50", False),
     ],

@@ -57,6 +57,13 @@ def test_an_instance_that_cannot_be_graded_is_refused(instance: dict[str, Any], 
     assert caught.value.field == field
 
 
+def test_columns_of_a_table_that_are_empty_are_not_there() -> None:
+    empty = dict.fromkeys(("choices", "judge", "unit", "tolerance", "unit_required", "rubric"))
+    for instance in (NUMBER, CHOICE, JUDGED):
+        HANDLER.validate(empty | instance)
+    assert score(empty | NUMBER, "9.81")["reward"] == 1.0
+
+
 def test_a_free_answer_without_a_judge_is_told_what_it_lacks() -> None:
     with pytest.raises(BadInstance, match="unless 'judge' is true"):
         HANDLER.validate({"problem": "x", "answer": "because"})

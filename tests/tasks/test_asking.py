@@ -75,6 +75,47 @@ def test_a_judge_of_messages_is_asked_and_its_slot_given_back(
     assert server.texts() == ["Well?"]
 
 
+def test_the_slot_is_back_as_soon_as_the_call_has_ended(process: StageProcess, drive: Drive) -> None:
+    seen: list[dict[str, int]] = []
+
+    class AsksAndGoesOn(Asks):
+        def eval(self, ctx: Any) -> Any:
+            verdict = super().eval(ctx)
+            seen.append(assigned(process))
+            return verdict
+
+    with judge(lambda _: "yes") as server:
+        register(process, server)
+        drive(AsksAndGoesOn(), instance={"data_source": "asks", "question": "?", "options": {"model": "judge"}})
+        assert seen == [{server.url: 0}]
+
+
+def test_threads_of_a_handler_ask_one_after_the_other(process: StageProcess, drive: Drive) -> None:
+    at_once, most = threading.Semaphore(1), []
+
+    def says(_: dict[str, Any]) -> str:
+        most.append(at_once.acquire(blocking=False))
+        threading.Event().wait(0.02)
+        if most[-1]:
+            at_once.release()
+        return "yes"
+
+    class AsksInThreads(Asks):
+        def eval(self, ctx: Any) -> Any:
+            ask = super().eval
+            threads = [threading.Thread(target=ask, args=(ctx,)) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(GENEROUS_SECONDS)
+            return {"reward": 1.0}
+
+    with judge(says) as server:
+        register(process, server)
+        drive(AsksInThreads(), instance={"data_source": "asks", "question": "?", "options": {"model": "judge"}})
+    assert most == [True] * 4
+
+
 def test_a_judge_of_tokens_is_asked_as_well(process: StageProcess, asking: Callable[..., Result]) -> None:
     with ScriptedBackend("answer", record=10, model_id="scripted-judge") as backend:
         tokenizer = str(backend.tokenizer_dir)

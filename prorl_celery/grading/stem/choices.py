@@ -45,7 +45,7 @@ class Choices:
     def of(cls, instance: Mapping[str, Any]) -> Choices:
         """Of `choices` and `answer`. Raises `BadInstance` with `field`."""
         texts = _texts(instance["choices"])
-        if "answer" not in instance:
+        if instance.get("answer") is None:
             raise BadInstance("the instance has no 'answer'", field="answer")
         return cls(texts, _key(texts, instance["answer"]))
 
@@ -70,7 +70,7 @@ class Choices:
         """The labels that this place names."""
         text = plain(place).strip(_AROUND)
         alone = self._label(text.strip("()[] "))
-        same = {label for label, choice in self.texts.items() if _same(choice, text) or _same(choice, place)}
+        same = {label for label, choice in self.texts.items() if _same(choice, place) or _same(plain(choice), text)}
         if alone is not None and same <= {alone}:
             return {alone}
         if same:

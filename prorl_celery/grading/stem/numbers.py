@@ -1,4 +1,7 @@
-"""A number as models and data sets write it: 3200, 1,234.5, 1.2e3, 3.2 x 10^3, 10^-7, 1/3, -2.5."""
+"""A number as models and data sets write it: 3200, 1,234.5, 1.2e3, 3.2 x 10^3, 10^-7, 1/3, -2.5.
+
+"1,5" is none: it may be one and a half, or two numbers.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ _NUMBER = re.compile(
     rf"""(?<![\w.,])(?P<sign>[+-]\s?)?
     (?: {_TEN_TO.format("power")}
       | \(?(?P<above>{_MANTISSA})\)?\s?/\s?\(?(?P<below>\d{{1,40}}(?:\.\d{{0,40}})?)\)?(?![\d.eE])
-      | (?P<mantissa>{_MANTISSA})
+      | (?P<mantissa>{_MANTISSA})(?!\d|[.,]\d)
         (?: [eE](?P<exponent>[+-]?\d{{1,3}})(?!\w) | \s?[×x*·]\s?{_TEN_TO.format("times")} )?
     )""",
     re.VERBOSE,

@@ -24,7 +24,15 @@ from prorl_celery.grading.stem.grade import NO_ANSWER, Grade, wrong
 from prorl_celery.grading.stem.latex import plain
 from prorl_celery.grading.stem.numbers import Number, numbers
 from prorl_celery.grading.stem.said import places
-from prorl_celery.grading.stem.units import NoUnit, as_difference, convert, is_difference, is_scale, read_unit
+from prorl_celery.grading.stem.units import (
+    NoUnit,
+    as_difference,
+    convert,
+    is_difference,
+    is_scale,
+    is_temperature,
+    read_unit,
+)
 
 if TYPE_CHECKING:
     import pint
@@ -33,6 +41,8 @@ EXACTLY = 1e-9
 """What arithmetic alone may cost, relative."""
 _DEVIATION = re.compile(r"\s?±\s?[\d.]{1,40}(?:\s?%)?")
 _BEHIND_SIGN = re.compile(r"[=≈]")
+_DEGREES = {"C": "degC", "F": "degF"}
+"""Coulomb and farad, but where a temperature is asked."""
 _AROUND = " .,;:!*_`\"'()[]"
 _TIGHT = re.compile(r"\s?[^\s=,;]+(?:\s?(?:/|·|\*|\bper\b)\s?[^\s=,;]+){0,6}")
 """A unit amid prose: what stands together, or is joined by a sign."""
@@ -70,7 +80,7 @@ class Key:
             unit = read_unit(text) if text else None
         except NoUnit as error:
             raise BadInstance(str(error), field=field) from error
-        required = instance.get("unit_required", False)
+        required = instance.get("unit_required") or False
         if not isinstance(required, bool) or (required and unit is None):
             raise BadInstance("'unit_required' must be true or false, and true only with a unit", field="unit_required")
         return cls(number.value, unit, _within(number, instance.get("tolerance")), required)
@@ -95,7 +105,7 @@ class Key:
                 return wrong("it has no unit", answer.text)
             return self._compared([value], answer)
         try:
-            unit = read_unit(answer.unit)
+            unit = read_unit(_DEGREES.get(answer.unit, answer.unit) if is_temperature(self.unit) else answer.unit)
         except NoUnit as error:
             return wrong(str(error), answer.text)
         converted = convert(value, as_difference(unit) if is_difference(self.unit) else unit, self.unit)

@@ -33,6 +33,7 @@ _SPOKEN = [
     (re.compile(r"\b([A-Za-z]{1,30}) cubed\b"), r"\1^3"),
     (re.compile(r"\bper ?cent\b"), "percent"),
     (re.compile(r"\bper\b"), "/"),
+    (re.compile(r"^\s{0,4}1\s?/"), "dimensionless/"),
 ]
 
 _lock = threading.Lock()
@@ -70,6 +71,12 @@ def read_unit(text: str) -> pint.Unit:
 def is_scale(unit: pint.Unit | None) -> bool:
     """Whether this is a temperature's scale, whose 0 is not nothing."""
     return str(unit) in _DIFFERENCES
+
+
+def is_temperature(unit: pint.Unit) -> bool:
+    """Whether temperatures are measured in it."""
+    with _lock:
+        return bool(unit.dimensionality == registry().kelvin.dimensionality)
 
 
 def is_difference(unit: pint.Unit) -> bool:
