@@ -1,4 +1,6 @@
-"""The handler interface: a task kind is one class with three methods, one per stage.
+"""The handler interface: a task kind is one class with three methods, one per stage. `docs/handlers.md` builds one;
+`prorl handler new` writes one to begin with, `prorl handler try` runs it without a service, and
+`prorl_celery.testing.kit` checks it against what stands here.
 
     class Mine(Handler):
         data_source = "mine"
@@ -14,7 +16,22 @@
             return {"reward": float(ctx.rollout["answer"] == ctx.instance["answer"])}
 
 The stages run in different processes. What `init` and `rollout` return must be JSON: it is stored and given to the
-next stage as `ctx.init` and `ctx.rollout`, and nothing else passes between them but sandboxes.
+next stage as `ctx.init` and `ctx.rollout`, and nothing else passes between them but sandboxes. Keep nothing on the
+handler, its class or its module.
+
+Faults and scores
+    `validate` refuses an instance that cannot be run, before it is accepted: it raises `BadInstance` with the field, and
+    nothing else, whatever the fields hold. It runs in the API's process, so it must be quick and must run nothing of
+    what it is given.
+
+    A wrong answer, an empty one, one that hangs or crashes its own tests is scored: 0.0, with a `why`. What is not the
+    agent's fault is raised, and never a reward: `SandboxError`, `BackendError` and their like pass through; what eval
+    itself cannot tell is an `EvalError`. Catch what you expect, by its own name. Eval may be called again, by another
+    process, when its score was lost: it must come to the same.
+
+    Any wait through `ctx` (sandboxes, `run_agent`, `in_child`, `ask_model`) ends when the job is cancelled, its time is
+    up or its process stops, by what it raises. A loop of your own calls `ctx.cancel.raise_if_set()`; code that blocks
+    in C, or burns CPU, goes through `ctx.in_child`. What does not end in `PRORL_WEDGE_GRACE` costs its process.
 
 Sandboxes
     By default a job has one, `ctx.sandbox`, from the start of init to the end of rollout; the agent's tools work in
