@@ -20,9 +20,9 @@ next stage as `ctx.init` and `ctx.rollout`, and nothing else passes between them
 handler, its class or its module.
 
 Faults and scores
-    `validate` refuses an instance that cannot be run, before it is accepted: it raises `BadInstance` with the field, and
-    nothing else, whatever the fields hold. It runs in the API's process, so it must be quick and must run nothing of
-    what it is given.
+    `validate` refuses an instance that cannot be run, before it is accepted: it raises `BadInstance` with the field,
+    and nothing else, whatever the fields hold. It runs in the API's process, so it must be quick and must run nothing
+    of what it is given.
 
     A wrong answer, an empty one, one that hangs or crashes its own tests is scored: 0.0, with a `why`. What is not the
     agent's fault is raised, and never a reward: `SandboxError`, `BackendError` and their like pass through; what eval
