@@ -6,6 +6,7 @@ The image borrows the machine's /usr; pytest is in /opt. Its files are the sandb
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import pwd
 import shutil
@@ -14,12 +15,17 @@ from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
-from small_root import make_borrowing_root
+from small_root import _copy as copy_program
+from small_root import make_borrowing_root, make_small_root
 
 from prorl_celery.sandbox import singularity
 
 BUILD_SECONDS = 120
 PACKAGES = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "py")
+MORE_PROGRAMS = (
+    "git", "patch", "python3", "find", "xargs", "sort", "comm", "tar", "cmp", "df", "stat", "tail", "dd", "truncate",
+    "cp", "ln", "wc", "dirname",
+)  # fmt: skip
 CODE = """def get(url):
     return url.lower()
 
@@ -130,9 +136,23 @@ def build(image: Path, tree: Path) -> Path:
     return image
 
 
-def make_bench_image(place: Path) -> tuple[Path, dict[str, Any]]:
-    """An image in SWE-bench's form, and an instance of it."""
-    tree = make_borrowing_root(place / "tree")
+def make_full_root(tree: Path) -> Path:
+    """A tree with all that grading needs of its own: git, patch, Python, usual programs. Its image may be a file."""
+    make_small_root(tree)
+    for name in MORE_PROGRAMS:
+        program = Path(os.path.realpath(shutil.which(name, path="/usr/bin:/bin") or ""))
+        copy_program(program, tree, f"/usr/bin/{name}")
+    library = Path("/usr/lib", Path(os.path.realpath("/usr/bin/python3")).name)
+    left_out = shutil.ignore_patterns("__pycache__", "test", "dist-packages", "site-packages", "*.a", "config-*")
+    shutil.copytree(library, tree / str(library)[1:], ignore=left_out, dirs_exist_ok=True)
+    for module in (library / "lib-dynload").glob("*.so"):
+        copy_program(module, tree, str(module))
+    return tree
+
+
+def make_bench_image(place: Path, *, packed: bool = False) -> tuple[Path, dict[str, Any]]:
+    """An image in SWE-bench's form, a folder or (`packed`) a file, and an instance of it."""
+    tree = make_full_root(place / "tree") if packed else make_borrowing_root(place / "tree")
     add_pytest(tree)
     repository = make_repository(tree / "testbed")
     instance = {
@@ -146,9 +166,33 @@ def make_bench_image(place: Path) -> tuple[Path, dict[str, Any]]:
         "test_patch": diff(repository, {"tests/test_requests.py": MORE_TESTS}),
         "FAIL_TO_PASS": '["tests/test_requests.py::test_strip"]',
         "PASS_TO_PASS": ["tests/test_requests.py::test_lower", "tests/test_requests.py::test_join"],
-        "image": str(place / "bench"),
+        "image": str(build(place / ("bench.sif" if packed else "bench"), tree)),
     }
-    build(place / "bench", tree)
     shutil.copytree(repository, place / "repository", symlinks=True)
     shutil.rmtree(tree)
     return place / "repository", instance
+
+
+def make_r2e_image(place: Path) -> dict[str, Any]:
+    """An image in R2E-Gym's form, a folder, and an instance of it."""
+    tree = make_borrowing_root(place / "tree-r2e")
+    add_pytest(tree)
+    repository = make_repository(tree / "testbed")
+    patch = diff(repository, {"requests.py": FIXED})
+    (repository / "run_tests.sh").write_text(".venv/bin/python -W ignore -m pytest -rA r2e_tests\n")
+    (repository / ".venv" / "bin").mkdir(parents=True)
+    (repository / ".venv" / "bin" / "python").symlink_to("/usr/bin/python3")
+    (tree / "r2e_tests").mkdir()
+    (tree / "r2e_tests" / "__init__.py").touch()
+    (tree / "r2e_tests" / "test_1.py").write_text(MORE_TESTS + "\n\ndef test_never():\n    assert False\n")
+    expected = {"test_lower": "PASSED", "test_join": "PASSED", "test_strip": "PASSED", "test_never": "FAILED"}
+    instance = {
+        "data_source": "r2e",
+        "instance_id": "requests__1",
+        "docker_image": str(build(place / "r2e", tree)),
+        "problem_statement": "[ISSUE]\nget() keeps blanks around what it is given.\n[/ISSUE]",
+        "expected_output_json": json.dumps(expected),
+        "patch": patch,
+    }
+    shutil.rmtree(tree)
+    return instance

@@ -49,7 +49,7 @@ def lay_base(sandbox: Sandbox, workdir: str, *, timeout: float) -> str:
 def apply_patch(sandbox: Sandbox, workdir: str, patch: str | bytes, *, keep: bool = False, timeout: float) -> Applied:
     """Apply it to the files, all of it or nothing of it; `timeout` in seconds. The base must have been laid.
 
-    `keep`: what comes later and fails goes back to the files with this patch.
+    `keep`: it must fit exactly, and what comes later and fails goes back to the files with this patch.
 
     Raises: `SandboxError` where it could not be tried, what the cancel signal raises.
     """

@@ -47,8 +47,8 @@ restore() {
   tar -xf "$kept/guarded.tar" || fail 6 "the tests' files could not be put back"
 }
 
-# apply PATCH [KEEP]: by git, then by patch with some fuzz, all of it or nothing. Says which. KEEP: it belongs to what a
-# failed attempt goes back to from now on.
+# apply PATCH [keep]: by git, then by patch with some fuzz, all of it or nothing. Says which. With `keep` it must fit
+# exactly, and belongs to what a failed attempt goes back to from now on.
 apply() {
   scratch=$kept
   cd -P -- "$work" || exit 3
@@ -63,7 +63,7 @@ apply() {
   back || fail 1 "what a failed attempt left could not be undone"
   # Unlike git, patch writes into .git; a name in quotes may hide that.
   local into_git='^([-+*]{3}|Index:|diff|rename|copy) .*(\.git([/[:space:]]|$)|"[^"]*\\)'
-  if command -v patch >/dev/null && ! grep -qaiE "$into_git" -- "$1"; then
+  if [[ ${2:-} != keep ]] && command -v patch >/dev/null && ! grep -qaiE "$into_git" -- "$1"; then
     local options=(-p1 -u --batch --forward --fuzz=5 --binary --no-backup-if-mismatch -r - -i "$1")
     if patch --dry-run "${options[@]}" >>"$kept/said" 2>&1 && patch "${options[@]}" >>"$kept/said" 2>&1; then
       echo patch
