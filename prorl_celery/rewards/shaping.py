@@ -7,13 +7,16 @@ completion tokens, and the n-grams are of words (split at white space) of what t
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from array import array
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from prorl_celery.errors import LengthUnknown
 from prorl_celery.jobs.models import Overlong, RewardShaping
 from prorl_celery.jobs.turns import Turn
+
+BLOCK = 16
+"""Tokens that are compared as they are; longer n-grams by the numbers of their parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +58,17 @@ def repeated_share(pieces: Iterable[Sequence[Hashable]], ngram: int) -> float:
     all pieces together; none reaches over the border of two. As a penalty: Yeo et al. 2025 ("Demystifying long
     chain-of-thought reasoning in LLMs"), who use n = 40.
 
-    Exact, and time and memory are linear in the length (times log n): n-grams are given numbers, equal ones the same,
-    first of length 1, then 2, 4, 8, ... by the pairs that they are made of.
+    Exact, and linear in the length (times log n): n-grams are given numbers, equal ones the same; first those of up to
+    `BLOCK` tokens, then twice as long ones by the two that they are made of, and so on.
     """
-    rows = [list(piece) for piece in pieces if len(piece) >= ngram]
-    length = 1
-    rows = _numbered(rows)
+    length = min(ngram, BLOCK)
+    distinct, grams = _numbered(_blocks(piece, length) for piece in _as_ids(pieces) if len(piece) >= ngram)
     while length < ngram:
-        step = min(length, ngram - length)  # the halves overlap where n is no power of 2
-        rows = _numbered([list(zip(row, row[step:], strict=False)) for row in rows])
+        step = min(length, ngram - length)  # the two overlap where n is no such multiple
+        distinct, grams = _numbered(zip(row, row[step:], strict=False) for row in grams)
         length += step
-    total = sum(map(len, rows))
-    return 1.0 - len({number for row in rows for number in row}) / total if total else 0.0
+    total = sum(map(len, grams))
+    return 1.0 - distinct / total if total else 0.0
 
 
 def length_of(turns: Iterable[Turn]) -> int:
@@ -91,10 +93,24 @@ def pieces_of(turns: Sequence[Turn]) -> list[Sequence[Hashable]]:
     return [_words(turn) for turn in turns]
 
 
-def _numbered(rows: list[list[Any]]) -> list[list[Any]]:
-    """Each thing as a number, equal things as the same."""
+def _as_ids(pieces: Iterable[Sequence[Hashable]]) -> list[array[int]]:
+    """Each thing as a number, equal things as the same; token ids as they are."""
+    given = list(pieces)
+    ids = [piece for piece in given if isinstance(piece, array)]
+    return ids if len(ids) == len(given) else [array("i", row) for row in _numbered(given)[1]]
+
+
+def _blocks(ids: array[int], length: int) -> Iterator[bytes]:
+    """The runs of so many ids, as bytes."""
+    data, step = ids.tobytes(), ids.itemsize
+    return (data[at : at + length * step] for at in range(0, len(data) - length * step + 1, step))
+
+
+def _numbered(rows: Iterable[Iterable[Hashable]]) -> tuple[int, list[list[int]]]:
+    """How many different things there are in all rows, and each as a number, equal things as the same."""
     numbers: dict[Hashable, int] = {}
-    return [[numbers.setdefault(thing, len(numbers)) for thing in row] for row in rows]
+    found = [[numbers.setdefault(thing, len(numbers)) for thing in row] for row in rows]
+    return len(numbers), found
 
 
 def _words(turn: Turn) -> list[str]:

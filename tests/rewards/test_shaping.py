@@ -73,6 +73,14 @@ def test_to_say_all_of_it_again_never_lowers_the_share(piece: list[int], ngram: 
     assert repeated_share([piece, piece], ngram) >= repeated_share([piece], ngram)
 
 
+@pytest.mark.parametrize("ngram", [1, 15, 16, 17, 31, 32, 33, 40, 64, 100])
+def test_long_ngrams_are_compared_whole(ngram: int) -> None:
+    ids = ids_array(range(200))
+    again = ids_array([*ids[:ngram], 999, *ids])
+    assert repeated_share([ids], ngram) == 0.0
+    assert repeated_share([again], ngram) == pytest.approx(1 / (len(again) - ngram + 1))
+
+
 def test_no_ngram_reaches_from_one_turn_into_the_next() -> None:
     assert repeated_share([[1, 2], [1, 2]], 2) == 0.5
     assert repeated_share([[1], [2], [1], [2]], 2) == 0.0
