@@ -50,7 +50,10 @@ def body_of(value: dict[str, Any]) -> dict[str, Any]:
     if "job_id" in value:
         raise BadInstance("ids are made from the contents here; leave it out", field="job_id")
     body = value if "instance" in value else {"instance": value}
-    found: dict[str, Any] = plain(body, "")
+    try:
+        found: dict[str, Any] = plain(body, "")
+    except RecursionError as error:
+        raise BadInstance("is nested too deep") from error
     return found
 
 
@@ -80,15 +83,18 @@ def jobs_of(
 
 
 def job_of(body: Mapping[str, Any], options: JobOptions) -> dict[str, Any]:
-    """What all samples of a body have in common."""
+    """What all samples of a body have in common. What is no object where one should be stays, for whoever checks it."""
     job = dict(body)
+    own = {name: value for name in ("sampling_params", "agent", "tags") if (value := job.get(name)) is not None}
+    if not all(isinstance(value, Mapping) for value in own.values()):
+        return job
     for name, given in (("sampling_params", options.sampling_params), ("agent", options.agent)):
-        if merged := {**given, **(job.get(name) or {})}:
+        if merged := {**given, **own.get(name, {})}:
             job[name] = merged
     for name, value in (("reward_url", options.reward_url), ("reward_shaping", options.reward_shaping)):
         if value is not None:
             job.setdefault(name, value)
-    job["tags"] = {**(job.get("tags") or {}), "submit": options.run}
+    job["tags"] = {**own.get("tags", {}), "submit": options.run}
     return job
 
 

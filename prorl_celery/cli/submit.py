@@ -84,6 +84,8 @@ def submit(
     """
     if (file is None) == (dataset is None):
         raise click.UsageError("give either FILE or --dataset")
+    if dataset is not None and columns is not None:
+        raise click.UsageError("--columns is for a FILE")
     name = file.name if file is not None else str(dataset)
     options = JobOptions(
         run=run or name,
