@@ -214,3 +214,12 @@ def test_without_the_extra_parquet_is_refused_with_its_name(tmp_path: Path, monk
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(SettingsError, match=r"pip install 'prorl-celery\[parquet\]'"):
         list(rows_of(tmp_path / "a.parquet"))
+
+
+@given(data=st.binary(max_size=200), name=st.sampled_from(["a.jsonl", "a.json", "a.gz", "a.zst"]), array=st.booleans())
+def test_any_bytes_are_rows_or_told(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes, name: str, array: bool
+) -> None:
+    file = file_of(tmp_path_factory.mktemp("any"), b"[" + data if array else data, name)
+    for row in rows_of(file):
+        assert isinstance(row, Row | Bad)
