@@ -54,9 +54,9 @@ def overlong(length: int, limits: Overlong) -> float:
 def repeated_share(pieces: Iterable[Sequence[Hashable]], ngram: int) -> float:
     """The share of all n-grams that stood before: 1 - distinct / all, in [0, 1); 0 where there is none.
 
-    That is "seq-rep-n" of Welleck et al. 2020 ("Neural text generation with unlikelihood training", section 6.1), over
-    all pieces together; none reaches over the border of two. As a penalty: Yeo et al. 2025 ("Demystifying long
-    chain-of-thought reasoning in LLMs"), who use n = 40.
+    That is "seq-rep-n" of Welleck et al. 2020 ("Neural text generation with unlikelihood training"), over all pieces
+    together; none reaches over the border of two. N-grams as a penalty: Yeo et al. 2025 ("Demystifying long
+    chain-of-thought reasoning in LLMs", appendix C.2).
 
     Exact, and linear in the length (times log n): n-grams are given numbers, equal ones the same; first those of up to
     `BLOCK` tokens, then twice as long ones by the two that they are made of, and so on.
