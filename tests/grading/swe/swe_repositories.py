@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import pytest
 
 from prorl_celery.grading.swe.apply import apply_patch, guard, restore
 from prorl_celery.grading.swe.patch import Taken, extract, keep_base
 from prorl_celery.sandbox.base import Sandbox
 
 WORKDIR = "/workspace/repo"
+
+
+def cases(table: Mapping[str, Any], *quick: str) -> list[Any]:
+    """A parameter for each entry's name; all but the quick ones are slow."""
+    return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in table]
+
+
 COMMIT = "git -c user.name=a -c user.email=a@b"
 TREE = f"""
 mkdir -p {WORKDIR}/src {WORKDIR}/tests && cd {WORKDIR} && git init -q

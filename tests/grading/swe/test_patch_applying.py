@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from swe_repositories import WORKDIR, Repository
+from swe_repositories import WORKDIR, Repository, cases
 
 from prorl_celery.errors import SandboxError
 from prorl_celery.grading.swe.apply import apply_patch, undo
@@ -62,34 +62,32 @@ def test_one_whose_context_is_a_little_otherwise_is_applied_by_patch(graders: Re
     assert graders.run("cat new; git status --porcelain | wc -l") == "new\n2"
 
 
-@pytest.mark.parametrize(
-    "patch",
-    {
-        "rubbish": "rubbish",
-        "another file's": ADD.replace("code.py", "other.py"),
-        "the second does not fit": NEW + NUMBERS.format(at=17, a="17").replace("-20", "-2000"),
-        "half of one": (NEW + ADD)[:-20],
-        "a binary one of another base": BINARY + NEW,
-        "one that was applied": NUMBERS.format(at=17, a="17").replace("-20", "-twenty").replace("+twenty", "+20"),
-        "a file that is there": NEW.replace("new\n", "src/code.py\n").replace("b/new", "b/src/code.py"),
-        "outside": NEW.replace("b/new", "b/../../out").replace("a/new", "a/../../out"),
-        "in git, in quotes": NEW.replace("b/new", '"b/\\056git/config"').replace("a/new", '"a/\\056git/config"'),
-        "in git": NEW.replace("b/new", "b/.git/hooks/post-checkout").replace("a/new", "a/.git/hooks/post-checkout"),
-        "through a link": NEW.replace("diff --git a/new b/new", "diff --git a/out b/out").replace(
-            "new file mode 100644\n--- /dev/null\n+++ b/new\n@@ -0,0 +1 @@\n+new\n",
-            "new file mode 120000\n--- /dev/null\n+++ b/out\n@@ -0,0 +1 @@\n+/workspace\n"
-            "\\ No newline at end of file\n",
-        )
-        + NEW.replace("a/new", "a/out/x").replace("b/new", "b/out/x"),
-        "an ed script": "--- src/code.py\n+++ src/code.py\n1d\n!touch /workspace/out\n.\nw\n",
-        "no bytes of a text": "\udcff\udcfe",
-    }.items(),
-    ids=lambda case: case[0],
-)
-def test_one_that_does_not_fit_changes_nothing(graders: Repository, patch: tuple[str, str]) -> None:
+UNFIT = {
+    "rubbish": "rubbish",
+    "another file's": ADD.replace("code.py", "other.py"),
+    "the second does not fit": NEW + NUMBERS.format(at=17, a="17").replace("-20", "-2000"),
+    "half of one": (NEW + ADD)[:-20],
+    "a binary one of another base": BINARY + NEW,
+    "one that was applied": NUMBERS.format(at=17, a="17").replace("-20", "-twenty").replace("+twenty", "+20"),
+    "a file that is there": NEW.replace("new\n", "src/code.py\n").replace("b/new", "b/src/code.py"),
+    "outside": NEW.replace("b/new", "b/../../out").replace("a/new", "a/../../out"),
+    "in git, in quotes": NEW.replace("b/new", '"b/\\056git/config"').replace("a/new", '"a/\\056git/config"'),
+    "in git": NEW.replace("b/new", "b/.git/hooks/post-checkout").replace("a/new", "a/.git/hooks/post-checkout"),
+    "through a link": NEW.replace("diff --git a/new b/new", "diff --git a/out b/out").replace(
+        "new file mode 100644\n--- /dev/null\n+++ b/new\n@@ -0,0 +1 @@\n+new\n",
+        "new file mode 120000\n--- /dev/null\n+++ b/out\n@@ -0,0 +1 @@\n+/workspace\n\\ No newline at end of file\n",
+    )
+    + NEW.replace("a/new", "a/out/x").replace("b/new", "b/out/x"),
+    "an ed script": "--- src/code.py\n+++ src/code.py\n1d\n!touch /workspace/out\n.\nw\n",
+    "no bytes of a text": "\udcff\udcfe",
+}
+
+
+@pytest.mark.parametrize("case", cases(UNFIT, "the second does not fit", "half of one", "in git", "outside"))
+def test_one_that_does_not_fit_changes_nothing(graders: Repository, case: str) -> None:
     graders.ready()
     before = graders.files()
-    by, why = graders.apply(patch[1])
+    by, why = graders.apply(UNFIT[case])
     assert by is None
     assert why is not None
     assert why.startswith("the patch does not apply: ")
@@ -135,7 +133,9 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("case", PLANTED)
+@pytest.mark.parametrize(
+    "case", cases(PLANTED, "a conftest", "no conftest", "a package pytest", "what is ignored", "no test")
+)
 def test_files_by_which_tests_are_run_are_put_back(graders: Repository, case: str) -> None:
     graders.ready()
     graders.guard("tests/test_code.py", "sub")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from swe_repositories import COMMIT, HISTORY, WORKDIR, Repository
+from swe_repositories import COMMIT, HISTORY, WORKDIR, Repository, cases
 
 from prorl_celery.errors import SandboxError
 from prorl_celery.grading.swe.patch import extract, keep_base
@@ -51,7 +51,25 @@ CHANGES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("change", CHANGES)
+MANY = (
+    "a change", "a new folder", "a new empty file", "an empty file filled", "a removed folder", "a mode",
+    "a new program", "binary files", "bytes that are no UTF-8", "line ends", "no end of the last line", "odd names",
+    "lines like a patch's", "an ignored file that was there", "a symbolic link",
+)  # fmt: skip
+
+
+def test_a_patch_of_many_changes_makes_them_all_elsewhere(agents: Repository, graders: Repository) -> None:
+    agents.begin()
+    agents.run("; ".join(CHANGES[change] for change in MANY))
+    patch = agents.patch()
+    graders.ready()
+    assert graders.apply(patch) == ("git", None)
+    assert graders.files() == agents.files()
+
+
+@pytest.mark.parametrize(
+    "change", cases(CHANGES, "all of it", "a renamed and changed file", "a folder that becomes a link")
+)
 def test_a_patch_makes_elsewhere_what_the_agent_left(agents: Repository, graders: Repository, change: str) -> None:
     agents.begin()
     agents.run(CHANGES[change])
@@ -98,7 +116,13 @@ TAMPERED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("tampering", TAMPERED)
+QUICK = (
+    "no git", "another git", "all is committed and the history gone", "skip worktree", "a broken index", "attributes",
+    "variables", "files that cannot be read",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("tampering", cases(TAMPERED, *QUICK))
 def test_what_is_done_to_git_changes_no_patch(agents: Repository, tampering: str) -> None:
     agents.begin()
     agents.run("echo 41 >>src/numbers; rm src/code.py; echo new >src/new")
@@ -146,6 +170,12 @@ def test_attributes_of_the_repository_leave_bytes_as_they_are(agents: Repository
     assert graders.apply(patch) == ("git", None)
     assert graders.files() == agents.files()
     assert "+new\n" in patch, "what .gitattributes calls binary is text here"
+
+
+def test_a_pipe_in_a_files_place_is_a_file_that_is_gone(agents: Repository) -> None:
+    agents.begin()
+    agents.run("rm src/code.py run; mkfifo src/code.py; mkfifo run")
+    assert re.findall(r"^deleted file|^diff --git a/(\S+)", agents.patch(), re.M) == ["run", "", "src/code.py", ""]
 
 
 def test_what_is_left_out_is_what_git_ignores_and_repositories_within(agents: Repository) -> None:
@@ -217,7 +247,7 @@ UNTAKEN = {
 }
 
 
-@pytest.mark.parametrize("case", UNTAKEN)
+@pytest.mark.parametrize("case", cases(UNTAKEN, "the folder is gone", "the base is gone", "the patch is too long"))
 def test_a_patch_that_cannot_be_taken_out_is_said_to_be_none(agents: Repository, case: str) -> None:
     agents.begin()
     agents.run(UNTAKEN[case][0])
