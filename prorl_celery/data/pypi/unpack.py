@@ -45,7 +45,7 @@ def unpack(archive: Path, target: Path, *, strip: bool) -> None:
         raw.mkdir()
         try:
             _write(_members(archive), raw, archive.name)
-        except (tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
+        except (tarfile.TarError, zipfile.BadZipFile, EOFError, KeyError) as error:
             raise DatasetError(f"{archive.name}: no archive that can be read: {error}") from error
         top = raw
         if strip:
