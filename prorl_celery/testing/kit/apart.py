@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from prorl_celery.sandbox.client import KeeperClient
+from prorl_celery.scheduling.backends import Backend
 from prorl_celery.settings import Settings
 from prorl_celery.testing.local.process import LocalProcess
 from prorl_celery.testing.local.store import LocalStore
@@ -22,6 +23,8 @@ def score_apart(told: Mapping[str, Any]) -> dict[str, Any]:
         handler = getattr(handler, part)
     settings = Settings.from_env(told["settings"])
     process = LocalProcess(handler, settings, Nursery(), KeeperClient(settings))
+    for backend in told["backends"]:
+        process.local_backends.serve_only(Backend.model_validate(backend))
     process.start()
     try:
         store = LocalStore.restored(told["store"], limit_bytes=settings.max_blob_bytes)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, fields
 from types import TracebackType
 from typing import Any, Self
 
 from prorl_celery.jobs.models import Result, Stage
-from prorl_celery.settings import Settings
+from prorl_celery.settings import Settings, variable_of
 from prorl_celery.testing.kit.case import Case, ContractBroken, Words
 from prorl_celery.testing.kit.remains import Before
 from prorl_celery.testing.kit.watch import Happening, Visit, Watch, watched
@@ -62,6 +64,7 @@ class Bench:
         self._words = Words(case, wrong=False)
         self._plain: dict[bool, Run] = {}
         self._runner: LocalRunner | None = None
+        self._environment = ExitStack()
 
     def __enter__(self) -> Self:
         return self
@@ -73,6 +76,7 @@ class Bench:
 
     def close(self) -> None:
         """End the runner and all that it started."""
+        self._environment.close()
         runner, self._runner = self._runner, None
         if runner is not None and runner is not self._lent:
             runner.__exit__(None, None, None)
@@ -83,6 +87,7 @@ class Bench:
         if self._runner is not None and self._runner.process.stuck:
             self.close()
         if self._runner is None:
+            self._environment.enter_context(_settings_in_environment(self.case.settings))
             handler = watched(self.case.handler, self._watch)
             lent = self._lent if self._lent is not None and not self._lent.process.stuck else None
             self._runner = runner = lent or LocalRunner(handler, settings_of_kit(**self.case.settings)).__enter__()
@@ -145,6 +150,22 @@ class Bench:
 def settings_of_kit(**changes: Any) -> Settings:
     """Those of the environment, with times in which a check can tell."""
     return Settings.from_env().with_(wedge_grace_seconds=GRACE_SECONDS, backend_wait_seconds=10.0, **changes)
+
+
+@contextmanager
+def _settings_in_environment(changes: Mapping[str, Any]) -> Iterator[None]:
+    """As the processes of a service have them, for a handler that reads the settings itself."""
+    variables = {variable_of(field) for field in fields(Settings) if field.name in changes}
+    before = {name: os.environ.get(name) for name in variables}
+    wanted = Settings().with_(**changes).to_env()
+    os.environ.update({name: wanted[name] for name in variables})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 _UNFINISHED = Result.model_construct(job_id="kit", state="running", finish_reason="stop", messages=[], turns=[])

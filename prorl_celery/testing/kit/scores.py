@@ -77,11 +77,12 @@ def scores_in_a_process_of_its_own(bench: Bench) -> None:
     """Eval gives the same in a process that has run no other stage: what it needs is in `ctx`."""
     here = bench.scored()
     before = bench.run(until="eval")
-    told = {
+    told: dict[str, Any] = {
         "store": before.store.snapshot(),
         "handler": [bench.case.handler.__module__, bench.case.handler.__qualname__],
         "settings": bench.runner.process.settings.to_env(),
     }
+    told["backends"] = [backend.model_dump() for backend in bench.runner.process.local_backends.all()]
     nursery = bench.runner.process.nursery
     there = nursery.call(score_apart, told, timeout=APART_SECONDS, cancel=NeverCancelled())
     if (there["reward"], there["resolved"]) != (here.result.reward, here.result.resolved):

@@ -23,6 +23,9 @@ class LocalBackends:
         """Forget the others."""
         self._backends = {backend.url: backend}
 
+    def all(self) -> list[Backend]:
+        return list(self._backends.values())
+
     def get(self, url: str) -> Backend | None:
         return self._backends.get(url)
 
