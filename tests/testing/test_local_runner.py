@@ -113,6 +113,6 @@ def test_a_backend_is_chosen_as_the_heap_would() -> None:
     assert (backends.change("http://a", more_errors=2) or tokens).errors == 2
     backends.serve_only(tokens.model_copy(update={"kind": "chat", "gives_ids": False}))
     assert backends.acquire("j", 1, **(ask | {"mode": "tokens"})) is None
-    backends._backends["http://b"] = tokens.model_copy(update={"url": "http://b", "model": "n"})
+    backends.serve_only(tokens, tokens.model_copy(update={"url": "http://b", "model": "n"}))
     with pytest.raises(BackendError, match="name a model: m, n are served"):
         backends.acquire("j", 1, **ask)

@@ -23,8 +23,7 @@ def score_apart(told: Mapping[str, Any]) -> dict[str, Any]:
         handler = getattr(handler, part)
     settings = Settings.from_env(told["settings"])
     process = LocalProcess(handler, settings, Nursery(), KeeperClient(settings))
-    for backend in told["backends"]:
-        process.local_backends.serve_only(Backend.model_validate(backend))
+    process.local_backends.serve_only(*map(Backend.model_validate, told["backends"]))
     process.start()
     try:
         store = LocalStore.restored(told["store"], limit_bytes=settings.max_blob_bytes)

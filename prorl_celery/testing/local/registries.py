@@ -19,9 +19,9 @@ class LocalBackends:
     def put(self, backend: Backend) -> None:
         self._backends[backend.url] = backend
 
-    def serve_only(self, backend: Backend) -> None:
-        """Forget the others."""
-        self._backends = {backend.url: backend}
+    def serve_only(self, *backends: Backend) -> None:
+        """Forget all others."""
+        self._backends = {backend.url: backend for backend in backends}
 
     def all(self) -> list[Backend]:
         return list(self._backends.values())
