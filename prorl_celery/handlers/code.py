@@ -11,19 +11,23 @@ solution is the last fenced block of the answer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from prorl_celery.grading.code.forms import Cases, Check
 from prorl_celery.grading.code.grade import grade, last_fence
 from prorl_celery.grading.code.problem import Problem, problem_of
-from prorl_celery.handlers.base import EvalContext, Handler, RolloutContext
+from prorl_celery.handlers.base import EvalContext, Handler, RolloutContext, SandboxRequest
 from prorl_celery.jobs.models import JobRequest
+from prorl_celery.sandbox.base import Sandbox
 
 WORKSPACE = "/workspace"
 NAMES = {"python": "solution.py", "cpp": "solution.cpp"}
 LANGUAGES = {"python": "Python", "cpp": "C++"}
 SOLUTION_LIMIT_BYTES = 256 << 10
+USUAL_MEMORY = 1 << 30
+"""A program that may use more has a sandbox of its own size."""
 TOOLS_ANYWHERE = ("finish", "think")
 """Tools that need no sandbox."""
 
@@ -64,7 +68,14 @@ class CodeHandler(Handler):
         problem, solution = problem_of(ctx.instance), ctx.rollout["solution"]
         if solution is None:
             return {"reward": 0.0, "resolved": False, "why": ctx.rollout["why"]}
-        return grade(ctx.fresh_sandbox, problem, solution.encode()).to_json(problem.scoring)
+        return grade(_starting(ctx, problem), problem, solution.encode()).to_json(problem.scoring)
+
+
+def _starting(ctx: EvalContext, problem: Problem) -> Callable[[], Sandbox]:
+    """How to start a sandbox with room for the program and what judges it."""
+    if problem.memory_limit_bytes <= USUAL_MEMORY:
+        return ctx.fresh_sandbox
+    return partial(ctx.fresh_sandbox, SandboxRequest(memory_bytes=2 * problem.memory_limit_bytes))
 
 
 NO_FENCE = "the answer has no fenced block of code that ends"

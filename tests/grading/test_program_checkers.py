@@ -11,6 +11,9 @@ from prorl_celery.grading.code.checkers import checker_of, same_value
 VERDICTS = [
     ("tokens", b"1 2\n3", b"1\n2 3\n", True),
     ("tokens", b"1 2", b"1 2 3", False),
+    ("tokens", b"1 2 \n", b"1 2", True),
+    ("tokens", b"1 2 \n3\n", b"1 2", False),
+    ("tokens", b" \n", b"", True),
     ("tokens", b"Yes", b"yes", False),
     ("tokens", b"a\0b", b"a b", False),
     ("tokens", b"\xff\xfe", b"x", False),

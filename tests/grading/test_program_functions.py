@@ -102,6 +102,30 @@ def test_a_bare_except_in_the_tests_hides_no_failure(start: Start) -> None:
     assert graded(start, "import os\ndef f(n): os._exit(0)", CHECK, test=test)["resolved"] is False
 
 
+SEARCHES = r"""
+import os, re
+def f(n):
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            maps, memory = open(f"/proc/{pid}/maps").read(), open(f"/proc/{pid}/mem", "rb", 0)
+        except OSError:
+            continue
+        for low, high in re.findall(r"([0-9a-f]+)-([0-9a-f]+) rw", maps):
+            try:
+                memory.seek(int(low, 16))
+                found = re.search(rb"pear-[0-9]+", memory.read(int(high, 16) - int(low, 16)))
+            except (OSError, ValueError, OverflowError):
+                continue
+            if found: return found[0].decode()
+"""
+
+
+def test_no_memory_that_the_function_may_read_holds_what_is_expected(start: Start) -> None:
+    for test in ("def check(c):\n    assert c(1) == 'pear-7391'\n", None):
+        fields: dict[str, Any] = {"test": test, "test_list": ["assert f(1) == 'pear-7391'"]}
+        assert graded(start, SEARCHES, CHECK, **fields)["resolved"] is False
+
+
 def test_an_iterator_is_what_it_yields_and_no_list(start: Start) -> None:
     fields: dict[str, Any] = {"test_list": ["assert list(f(3)) == [0, 1, 2]"], "test": None}
     lazy = "def f(n): yield from range(n)"

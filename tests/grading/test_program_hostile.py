@@ -75,6 +75,13 @@ thread = threading.Thread(target=lambda: print(input()))
 thread.start()
 thread.join()
 """
+INHERITS = """
+import os
+print(input(), flush=True)
+for fd in range(3, 256):
+    try: os.write(fd, b"1\\n{}")
+    except OSError: pass
+"""
 EXPECTED = {
     "prints without end": ("while True: print('x' * 10_000)", "output limit"),
     "says errors without end": ("import sys\nwhile True: sys.stderr.write('x' * 10_000)", "time limit"),
@@ -122,6 +129,7 @@ HARMLESS = {
     "leaves a daemon": DAEMON,
     "leaves files": LEAVES_FILES,
     "looks for secrets": SEARCHES,
+    "writes to what it has inherited": INHERITS,
 }  # fmt: skip
 
 

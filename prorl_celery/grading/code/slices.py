@@ -22,8 +22,8 @@ from prorl_celery.grading.code.inside.answers import BAD, BEGAN, BEGUN, OVER, SI
 from prorl_celery.grading.code.inside.wire import receive, send
 from prorl_celery.sandbox.base import Sandbox
 
-ANSWERS_BYTES = 96 << 20
-"""Most that is read of what a slice says: twice the largest output, and some."""
+ANSWERS_BYTES = 32 << 20
+"""Most that is read of what a slice says: its bytes, the largest output behind them, and some."""
 
 
 @dataclass(frozen=True, slots=True)
