@@ -23,12 +23,8 @@ fresh() {
     .venv/ '*.egg-info/' .DS_Store >"$GIT_DIR/info/exclude"
 }
 
-# Files that are neither ignored nor in the index. A repository within is left out, as git does it.
-untracked() {
-  git ls-files -o -z --exclude-standard | while IFS= read -r -d '' name; do
-    [[ $name == */ ]] || printf '%s\0' "$name"
-  done
-}
+# Files that are neither ignored nor in the index. A repository within is told as a folder, which no index takes.
+untracked() { git ls-files -o -z --exclude-standard; }
 
 # Bring the index to what the files are. What is ignored stays in it if it was.
 snapshot() {

@@ -36,6 +36,7 @@ CHANGES = {
     "binary files": "head -c 100000 /dev/urandom >blob && printf '\\0\\1\\3' >src/binary",
     "bytes that are no UTF-8": "printf 'caf\\351\\n' >>src/latin && "
     "printf '\\377\\376 new\\n' >bytes && echo text >text",
+    "a renamed file before one that is no UTF-8": "mv src/code.py src/aaa && printf '\\377' >>src/latin",
     "line ends": "printf 'a\\r\\nc\\r\\n' >src/crlf && printf 'x\\r\\ny\\n' >mixed && printf 'a\\rb\\r' >mac",
     "line ends that change": "printf 'a\\nb\\n' >src/crlf && sed -i 's/$/\\r/' src/code.py",
     "no end of the last line": "printf 'new' >src/noend && printf 'more' >>src/code.py && echo end >>src/numbers",
@@ -68,7 +69,14 @@ def test_a_patch_of_many_changes_makes_them_all_elsewhere(agents: Repository, gr
 
 
 @pytest.mark.parametrize(
-    "change", cases(CHANGES, "all of it", "a renamed and changed file", "a folder that becomes a link")
+    "change",
+    cases(
+        CHANGES,
+        "a renamed file before one that is no UTF-8",
+        "all of it",
+        "a renamed and changed file",
+        "a folder that becomes a link",
+    ),
 )
 def test_a_patch_makes_elsewhere_what_the_agent_left(agents: Repository, graders: Repository, change: str) -> None:
     agents.begin()
@@ -182,7 +190,7 @@ def test_what_is_left_out_is_what_git_ignores_and_repositories_within(agents: Re
     agents.begin()
     agents.run(
         "mkdir -p ignored src/__pycache__ .pytest_cache x.egg-info && touch ignored/a b.log c.pyc "
-        "src/__pycache__/a.pyc "
+        "src/__pycache__/a.pyc src/__pycache__/text "
         f".pytest_cache/x x.egg-info/PKG-INFO && git init -q clone && echo 1 >clone/a && git -C clone add a && "
         f"{COMMIT} -C clone commit -qm 1 && git init -q unborn && echo 1 >unborn/a && git init -q src && mkdir empty"
     )
