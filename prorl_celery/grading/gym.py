@@ -6,17 +6,20 @@ reply says (`gym_text`). Where it is content with less than a problem asks for, 
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from copy import deepcopy
+from fractions import Fraction
 from typing import Any, Protocol
 
 from prorl_celery.errors import BadInstance, EvalError
 from prorl_celery.grading.bounds import Say, bounded
 
-SOLVED = 0.99
-"""A score from which a problem counts as solved: some scorers take off for distance, and a rounded root is right."""
+SOLVED = 1.0
+"""The score of a problem that is solved. Not less: one wrong cell of a hundred scores 0.99 at `game_of_life`."""
+GOOD = 0.9
+"""What an instance's own answer scores at least, or the instance is not what it was."""
 LONGEST_ANSWER = 100_000
 CPU_SECONDS = 10
 MEMORY_BYTES = 1 << 30
@@ -25,8 +28,15 @@ WALL_SECONDS = 180.0
 
 WARM = ("reasoning_gym", "prorl_celery.grading.gym_text")
 
+OPEN, CLOSE = "<answer>", "</answer>"
+
 TUPLES = frozenset(("arc_agi", "rearc"))
 """Tasks whose scorers compare boards, which are tuples, with what JSON has made lists of."""
+
+UNSOLVED = "Integral("
+"""In the own answers of some `intermediate_integration` problems, which sympy could not solve. An integral that is left
+as it is is no answer here, though its derivative is what the scorer looks for.
+"""
 
 Entry = dict[str, Any]
 
@@ -39,17 +49,14 @@ class InChild(Protocol):
 
 def tagged_answer(text: str) -> str | None:
     """What stands between the last `<answer>` and `</answer>`, as the package extracts it; None where nothing does."""
-    end = text.rfind("</answer>")
-    if end < 0:
-        return None
-    begin = text.find("<answer>", text.rfind("</answer>", 0, end) + 1, end)
-    if begin < 0:
-        return None
-    return text[begin + len("<answer>") : end].strip()
+    found, at = None, 0
+    while (begin := text.find(OPEN, at)) >= 0 and (end := text.find(CLOSE, begin + len(OPEN))) >= 0:
+        found, at = text[begin + len(OPEN) : end].strip(), end + len(CLOSE)
+    return found
 
 
 def verdict(task: str, instance: Mapping[str, Any], answer: str | None, in_child: InChild) -> dict[str, Any]:
-    """`{"reward": the scorer's, 0.0 to 1.0, "resolved": from SOLVED on, "answer", "why": where it is not}`.
+    """`{"reward": the scorer's, 0.0 to 1.0, "resolved": whether that is 1.0, "answer", "why": where it is not}`.
 
     Raises: `BadInstance` when the scorer cannot score the instance's own answer either, `EvalError`, and what
     `in_child` raises.
@@ -95,20 +102,20 @@ def score(argument: Entry) -> Entry:
     }
 
     def scored(text: str) -> float:
-        reward = _stricter(task, text, metadata, float(scorer(text, json_copy(entry) if task not in TUPLES else entry)))
+        reward = _stricter(task, text, entry, float(scorer(text, deepcopy(entry))))
         if not math.isfinite(reward):
             raise ValueError(f"a score of {reward}")
         return min(max(reward, 0.0), 1.0)
 
     def work(say: Say) -> None:
         # Its own answer goes first: what that breaks is no reply's fault.
-        if isinstance(oracle, str):
+        if isinstance(oracle, str) and UNSOLVED not in oracle:
             try:
                 best = scored(oracle)
             except Exception as error:  # noqa: BLE001 - whatever a scorer raises
                 say(f"{type(error).__name__}: {error}"[:500])
                 return
-            if best < SOLVED:
+            if best < GOOD:
                 say(f"its own answer scores {best:g}")
                 return
         say(None)
@@ -128,12 +135,6 @@ def score(argument: Entry) -> Entry:
     return {"reward": reward, "why": why, "bad": None, "lost": False}
 
 
-def json_copy(entry: Entry) -> Entry:
-    """A copy that the scorer may change."""
-    copied: Entry = json.loads(json.dumps(entry))
-    return copied
-
-
 def _tuples(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(_tuples(one) for one in value)
@@ -142,9 +143,19 @@ def _tuples(value: Any) -> Any:
     return value
 
 
-def _stricter(task: str, answer: str, metadata: Mapping[str, Any], reward: float) -> float:
-    """`puzzle24` asks for the four numbers that it gives, and its scorer takes any four that make 24."""
+def _stricter(task: str, answer: str, entry: Entry, reward: float) -> float:
+    """The scorer's reward, less where it gives a full one to what is wrong.
+
+    - `puzzle24` asks for the four numbers that it gives, and its scorer takes any four that make 24.
+    - `game_of_life_halting` compares `bool` of two texts: any answer is right to it.
+    - `coin_flip` takes `0` for 0.234, as the beginning of it, and all that is below 0.0001 for equal.
+    """
     if task == "puzzle24" and reward >= SOLVED:
         used = sorted(int(number) for number in re.findall(r"\d+", answer))
-        return reward if used == sorted(metadata["numbers"]) else 0.01
+        return reward if used == sorted(entry["metadata"]["numbers"]) else 0.01
+    if task == "game_of_life_halting":
+        return float(answer.strip().casefold() == entry["answer"].casefold())
+    if task == "coin_flip" and reward > 0.0:
+        said, right = (float(Fraction(text.replace(",", ""))) for text in (answer, entry["answer"]))
+        return float(abs(said - right) <= min(1e-4, 0.01 * right))
     return reward

@@ -2,8 +2,8 @@
 
 Instance: `question`, `answer`, `metadata` and, where it was made with one, `config`, as `prorl_celery.data.gym` makes
 them (`prorl submit --dataset reasoning_gym:TASK`). The reward is the scorer's, which for many tasks knows more than
-right and wrong; `resolved` is from 0.99 on. The package is an extra: `pip install 'prorl-celery[gym]'`, where jobs are
-taken in and where they are scored.
+right and wrong; `resolved` is a reward of 1.0. The package is an extra: `pip install 'prorl-celery[gym]'`, where jobs
+are taken in and where they are scored.
 
 By default the model replies once, without tools and sandbox, as these problems are meant; a job may name tools. The
 answer is what the reply, or what `finish` was given, has between `<answer>` and `</answer>`; `finish` may be given it

@@ -37,6 +37,8 @@ def said_answer(reply: str, kind: Kind, *, problem: str = "") -> str | None:
     is a part of the problem says none.
     """
     reply = reply[-READ_CHARACTERS:].strip()
+    if not reply:
+        return None
     found = _boxed(reply)
     if found is not None:
         return _bounded(found)
