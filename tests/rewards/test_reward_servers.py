@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -65,6 +67,46 @@ def test_a_job_that_waits_for_a_server_that_is_held_off_says_so(ask: Ask, server
         server.count("failed", 0.1)
     with pytest.raises(RewardUnavailable, match="asked 0 times: it is held off"):
         ask(url, seconds=0.5)
+
+
+@pytest.mark.parametrize("outcome", ["scored", "failed", None])
+def test_of_those_who_wait_one_tries_the_server_and_what_it_meets_decides_for_the_others(
+    monkeypatch: pytest.MonkeyPatch, outcome: str | None
+) -> None:
+    monkeypatch.setattr(module, "FIRST_HOLD_SECONDS", 0.02)
+
+    async def scenario() -> tuple[int, int]:
+        server = RewardServer("it")
+        for _ in range(OPEN_AFTER):
+            server.count("failed", 0.0)
+        inside, told = 0, asyncio.Event()
+        entered: asyncio.Queue[None] = asyncio.Queue()
+
+        async def one() -> None:
+            nonlocal inside
+            async with server.place(time.monotonic() + 60.0):
+                inside += 1
+                entered.put_nowait(None)
+                await told.wait()
+                told.clear()
+                if outcome is not None:
+                    server.count(outcome, 0.0)
+
+        tasks = [asyncio.create_task(one()) for _ in range(10)]
+        await asyncio.wait_for(entered.get(), 10)
+        await asyncio.sleep(0.2)
+        first = inside
+        told.set()  # the one that tries it is told what it met, and leaves
+        await asyncio.wait_for(entered.get(), 10)
+        await asyncio.sleep(0.2)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return first, inside
+
+    first, then = asyncio.run(scenario())
+    assert first == 1
+    assert then == (10 if outcome == "scored" else 2)
 
 
 def test_another_server_is_not_held_off_with_it(ask: Ask, servers: RewardServers) -> None:

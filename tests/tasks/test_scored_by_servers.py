@@ -78,6 +78,11 @@ def test_without_shaping_the_eval_is_told_as_it_was(run: Run) -> None:
     assert result.eval == {"reward": 1.0, "resolved": True, "note": "x"}
 
 
+def test_parts_are_kept_as_floats(run: Run) -> None:
+    parts = run({"verdict": {"reward_parts": {"tests": 1}}}).eval["reward_parts"]
+    assert [(name, type(value), value) for name, value in parts.items()] == [("tests", float, 1.0)]
+
+
 def test_no_parts_and_shaping_are_parts_of_the_shaping_alone(run: Run) -> None:
     result = run({"ids": "1 2", "verdict": {"reward_parts": None}}, reward_shaping=SHAPING)
     assert result.reward == 1.0
