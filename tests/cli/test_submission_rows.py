@@ -16,7 +16,8 @@ from prorl_celery.cli.jobsource import JobSource
 from prorl_celery.cli.submit import submit
 from prorl_celery.data.files import Row
 from prorl_celery.errors import ApiError, SettingsError
-from prorl_celery.handlers.registry import load_handlers
+from prorl_celery.handlers.base import Handler
+from prorl_celery.handlers.registry import HandlerRegistry, load_handlers
 from prorl_celery.settings import Settings
 
 MATH = {"data_source": "math", "problem": "1+1", "answer": "2"}
@@ -77,11 +78,16 @@ def test_what_the_service_would_refuse_is_refused_here(
     assert field in told.stderr
 
 
-def test_a_reward_server_needs_something_to_score_by(run: Any, tmp_path: Path) -> None:
-    file = write(tmp_path / "a.jsonl", {**MATH, "ground_truth": "2"}, {"data_source": "code", "prompt": "p"})
-    told = run(file, "--dry-run", "--reward-url", "http://r/", "--json")
-    assert told.exit_code == 2
-    assert json.loads(told.stdout)["first"]["reward_url"] == "http://r/"
+class Mine(Handler):
+    data_source = "mine"
+
+
+def test_a_reward_server_needs_something_to_score_by(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl", {"data_source": "mine", "ground_truth": None}, {"data_source": "mine"})
+    source = JobSource.of_file(file, JobOptions(run="r", reward_url="http://r/"))
+    report = source.check(HandlerRegistry({"mine": Mine()}))
+    assert [(bad.where, bad.field) for bad in report.bad] == [("line 2", "instance.ground_truth")]
+    assert [job["reward_url"] for job in source.jobs()] == ["http://r/"]
 
 
 def test_so_many_bad_rows_are_told_and_the_others_counted(run: Any, tmp_path: Path) -> None:
