@@ -107,7 +107,7 @@ class Bug:
     def _fixed(self) -> str:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, self._file)
-            path.parent.mkdir(parents=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes((self._workspace / self._file).read_bytes())
             subprocess.run(["git", "apply", "-"], cwd=folder, input=self.gold.encode(), check=True, capture_output=True)
             return path.read_text()

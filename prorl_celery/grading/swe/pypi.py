@@ -44,7 +44,7 @@ import json
 import posixpath
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.resources import files
 from typing import Any
 
@@ -90,16 +90,18 @@ When you are done, call finish."""
 class PypiForm:
     """See `SweForm`, and above."""
 
-    def __init__(self, settings: Settings | None = None) -> None:
-        """`settings`: default, those of this process's environment, when they are needed."""
+    def __init__(self, settings: Settings | None = None, image_of: Callable[[Instance], str] | None = None) -> None:
+        """`settings`: default, those of this process's environment, when they are needed. `image_of`: where the image
+        of an instance that names one is; default, its name says it.
+        """
         self._settings = settings
+        self._image_of = image_of or (lambda instance: str(instance["image"]))
 
     def validate(self, instance: Instance) -> None:
         check_fields(instance)
 
     def image(self, instance: Instance) -> str | None:
-        image = instance.get("image")
-        return None if image is None else str(image)
+        return None if instance.get("image") is None else self._image_of(instance)
 
     def workdir(self, instance: Instance) -> str:
         return WORKDIR

@@ -66,11 +66,11 @@ def _why_not(facts: Mapping[str, Any], fail_to_pass: Sequence[str], pass_to_pass
         return f"the tests {STOPPED[real['stopped']]}"
     if not real["ended"]:
         return f"the tests' process ended with {real['status']} before they did: {real['output'][-WHY_CHARACTERS:]}"
-    if replaced := [name for name in real["changed"] if base is None or name not in base["changed"]]:
-        return f"tampered: {', '.join(replaced[:3])} was changed while the tests ran"
     for name, tests in (("FAIL_TO_PASS", fail_to_pass), ("PASS_TO_PASS", pass_to_pass)):
         if failing := [test for test in tests if real["outcomes"].get(test) not in GOOD]:
             return f"{len(failing)} of {len(tests)} {name} fail: {failing[0]}: {_said(real, failing[0])}"
+    if replaced := [name for name in real["changed"] if base is None or name not in base["changed"]]:
+        return f"tampered: {', '.join(replaced[:3])} was changed while the tests ran"
     return _told_by_control(facts)
 
 

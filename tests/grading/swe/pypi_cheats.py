@@ -188,7 +188,7 @@ for pid in os.listdir("/proc"):
                 done.append((pid, name))
             except OSError:
                 pass
-for path in ("/workspace/repo/x", "/workspace/.grade/x", "/tmp/x", "/home/agent/x", "/dev/pts/0"):
+for path in ("/workspace/repo/x", "/workspace/.grade/x", "/home/agent/x", "/dev/pts/0"):
     try:
         open(path, "ab").close()
         done.append(path)

@@ -2,27 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import pytest
 from pypi_cheats import AT_IMPORT, AT_LARGE, HANGS, PLANTED, library
 from pypi_grading import Graded, quick
 from pypi_library import FAIL_TO_PASS, PASS_TO_PASS
 
-FOUND_OUT = [
-    "reports made good", "the runner's own words", "a plugin by the collector", "tests without a body",
-    "changes undone in the end", "what equals everything",
-]  # fmt: skip
+FOUND_OUT = (
+    "reports made good",
+    "changes undone in the end",
+    "what equals everything",
+    "the runner's own words",
+    "a plugin by the collector",
+    "tests without a body",
+)
 """These would pass, were it not for what finds them out."""
 
 
-@pytest.mark.parametrize("name", PLANTED)
-def test_what_is_planted_beside_the_code_is_not_there(graded: Graded, name: str) -> None:
-    verdict = graded.grade(PLANTED[name])
+def slow_but(number: int, names: Iterable[str]) -> list[Any]:
+    """Names as parameters, all but the first ones for the full run."""
+    return [pytest.param(name, marks=[pytest.mark.slow] if at >= number else []) for at, name in enumerate(names)]
+
+
+def test_all_that_can_be_planted_beside_the_code_is_not_there(graded: Graded) -> None:
+    planted = {path: text for files in PLANTED.values() for path, text in files.items()}
+    verdict = graded.grade(planted)
     assert not verdict.resolved
     assert list(verdict.fail_to_pass.failed) == FAIL_TO_PASS
     assert list(verdict.pass_to_pass.passed) == PASS_TO_PASS  # and it is no hindrance either
 
 
-@pytest.mark.parametrize("name", FOUND_OUT)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLANTED)
+def test_what_is_planted_by_itself_is_not_there(graded: Graded, name: str) -> None:
+    verdict = graded.grade(PLANTED[name])
+    assert not verdict.resolved
+    assert list(verdict.pass_to_pass.passed) == PASS_TO_PASS
+
+
+@pytest.mark.parametrize("name", slow_but(3, FOUND_OUT))
 def test_what_makes_tests_pass_is_found_out(graded: Graded, name: str) -> None:
     verdict = graded.grade(AT_IMPORT[name])
     assert not verdict.resolved

@@ -24,6 +24,7 @@ from typing import Any
 HERE = os.path.dirname(os.path.abspath(__file__))
 MESSAGE_CHARACTERS = 1500
 PYTESTS = ("pytest", "py.test")
+RUNNER = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "py")
 WATCHED = ("builtins", "pytest", "_pytest", "pluggy")
 Sent = Callable[[dict[str, Any]], None]
 
@@ -83,10 +84,11 @@ def lay_path(facts: dict[str, Any], *, as_module: bool) -> None:
     # An empty entry is the working directory.
     wanted = [os.path.abspath(entry) for entry in given.split(os.pathsep)] if given else []
     here = [os.getcwd()] if as_module else []
-    sys.path[:] = [*tools, *standard, *here, *wanted]
+    sys.path[:] = [*here, *wanted, *tools, *standard]
     stdlib = set(getattr(sys, "stdlib_module_names", ())) or top_level(standard)
     own = set(facts["base_names"])
-    came_with_tests = top_level(tools)
+    # Some package may bring a `tests` of its own; but what runs the tests is never the workspace's.
+    came_with_tests = {name for name in top_level(tools) if name not in own or name in RUNNER}
     sys.meta_path.insert(0, Trusted(came_with_tests, tools))
     sys.meta_path.insert(1, Trusted(stdlib - own - came_with_tests, standard))
     sys.dont_write_bytecode = True

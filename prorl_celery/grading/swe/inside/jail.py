@@ -28,6 +28,8 @@ REFER, TRUNCATE = 1 << 13, 1 << 14
 SCOPES = 3
 """Abstract Unix sockets and signals (version 6)."""
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+COMMON = ("/tmp", "/var/tmp", "/dev/shm")
+"""Where tests may write too: nothing of ours is there."""
 OF_A_FILE = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE
 
 
@@ -58,8 +60,8 @@ def prctl(option: int, value: int) -> None:
 
 
 def confine(own: str, readable: Iterable[str], hidden: Iterable[str]) -> bool:
-    """Let this process and its children write below `own` alone, and read there, in `readable`, and in every folder of
-    the root but those in `hidden`. False where this kernel has no Landlock.
+    """Let this process and its children write below `own` and in `COMMON` alone, and read there, in `readable`, and in
+    every folder of the root but those in `hidden`. False where this kernel has no Landlock.
 
     Raises: `OSError` when it has, and refuses.
     """
@@ -76,7 +78,7 @@ def confine(own: str, readable: Iterable[str], hidden: Iterable[str]) -> bool:
         _allow(ruleset, path, READING)
     for path in DEVICES:
         _allow(ruleset, path, READ_FILE | WRITE_FILE | (changing & TRUNCATE))
-    for path in (own, "/dev/shm"):
+    for path in (own, *COMMON):
         _allow(ruleset, path, handled)
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     _call(RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0))

@@ -121,7 +121,7 @@ class Run:
             PYTHONUNBUFFERED="1",
         )
         os.chdir(os.path.join(self.folder, "repo"))
-        confine(self.folder, self._readable, ["/workspace", "/tmp", "/var", "/home", "/root"])
+        confine(self.folder, self._readable, ["/workspace", "/home", "/root"])
         shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
         os.execve(shell, [shell, "-c", self._command], environment)
 
