@@ -1,7 +1,7 @@
 # Of an agent's sandbox; behind git.sh. Keeping the base, and the difference from it.
 
-# base [HIDE]: keep what the files are as the base; its commit is printed. HIDE: WORK/.git becomes a repository of that one
-# commit, so that nothing later is in it.
+# base [hide]: keep what the files are as the base; its commit is printed. With `hide` the base stands by itself, and
+# WORK/.git becomes a repository of that one commit, so that nothing later is in it; else it borrows what WORK/.git has.
 base() {
   cd -P -- "$work" || exit 3
   rm -rf -- "$kept"
@@ -27,14 +27,18 @@ base() {
   commit=$(git commit-tree -m base "$(git write-tree)") || fail 1 "no commit could be made"
   git symbolic-ref HEAD refs/heads/main && git update-ref refs/heads/main "$commit" || fail 1 "no branch could be made"
   [[ -z $tag ]] || git update-ref "refs/tags/$tag" "$commit"
-  git -c pack.window=0 repack -adq || fail 1 "the base could not be packed"
+  if [[ ${1:-} == hide ]]; then
+    git -c pack.window=0 repack -adq || fail 1 "the base could not be packed"
+  elif [[ -n ${GIT_ALTERNATE_OBJECT_DIRECTORIES:-} ]]; then
+    printf '%s\n' "$GIT_ALTERNATE_OBJECT_DIRECTORIES" >"$GIT_DIR/objects/info/alternates"
+  fi
   unset GIT_ALTERNATE_OBJECT_DIRECTORIES
   git cat-file -e "$commit^{tree}" || fail 1 "the base is not complete"
   if [[ ${1:-} == hide ]]; then
     remove ./.git && mkdir -p .git && cp -R "$GIT_DIR/." .git || fail 1 "the repository's history could not be put away"
     rm -f .git/info/attributes
-    printf '[core]\n\trepositoryFormatVersion = 0\n\tbare = false\n\tfileMode = true\n[user]\n\tname = agent\n' >.git/config
-    printf '\temail = agent@localhost\n[safe]\n\tdirectory = *\n' >>.git/config
+    printf '[core]\n\trepositoryFormatVersion = 0\n\tbare = false\n\tfileMode = true\n' >.git/config
+    printf '[user]\n\tname = agent\n\temail = agent@localhost\n' >>.git/config
   fi
   rm -rf "$scratch"
   echo "$commit"

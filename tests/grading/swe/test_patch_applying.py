@@ -66,6 +66,10 @@ UNFIT = {
     "rubbish": "rubbish",
     "another file's": ADD.replace("code.py", "other.py"),
     "the second does not fit": NEW + NUMBERS.format(at=17, a="17").replace("-20", "-2000"),
+    "an ignored file and one that does not fit": NEW.replace("/new", "/x.log")
+    + NUMBERS.format(at=17, a="17").replace("-20", "-2000"),
+    "of another format": "*** a/src/noend\n--- b/src/noend\n***************\n*** 1 ****\n! no end\n"
+    "\\ No newline at end of file\n--- 1 ----\n! an end\n",
     "half of one": (NEW + ADD)[:-20],
     "a binary one of another base": BINARY + NEW,
     "one that was applied": NUMBERS.format(at=17, a="17").replace("-20", "-twenty").replace("+twenty", "+20"),
