@@ -1,4 +1,4 @@
-"""`math`: its tools and its sandbox, what it asks the model, and that a bad key ends the job before a token is sampled."""
+"""`math`: its tools and its sandbox, what it asks the model, and that a bad key ends a job before it is sampled."""
 
 from __future__ import annotations
 

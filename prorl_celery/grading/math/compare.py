@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from prorl_celery.grading.math.forms import Key, as_word, same_word
 from prorl_celery.grading.math.latex import bracketed, close, parts, split_top
-from prorl_celery.grading.math.numbers import equal, plain_number
+from prorl_celery.grading.math.numbers import different_units, equal, plain_number, split_unit
 
 MOST_PARTS = 64
 
@@ -89,6 +89,10 @@ def _one(key: str, got: str, verify: Verify) -> bool:
     got_number = plain_number(got, unit=key_number.unit if key_number else None)
     if key_number is not None and got_number is not None:
         return equal(key_number, got_number)
+    key, key_unit = split_unit(key) if key_number is None else (key, key_number.unit)
+    got, got_unit = split_unit(got) if got_number is None else (got, got_number.unit)
+    if different_units(key_unit, got_unit):
+        return False
     if close(key) == close(got):
         return True
     word = as_word(key)

@@ -50,6 +50,9 @@ _NO_UNIT = frozenset((
     "is", "are", "equals", "if", "then",
 ))  # fmt: skip
 _BASE = re.compile(r"_\s*\{?\s*(\d+)\s*\}?")
+_UNIT_BEHIND = re.compile(
+    r"(?P<rest>.*[^\s\\+*/=<>^_-])\s*\\text\s*\{\s*(?P<unit>[A-Za-z][A-Za-z/ .]*?)\s*\}\s*(?P<power>\^\s*\{?\d\}?)?"
+)
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 
 
@@ -102,9 +105,18 @@ def plain_number(text: str, *, unit: str | None = None) -> Number | None:
     return Number(value * 10**scale, None if last_place is None else last_place * 10**scale, percent, unit)
 
 
+def split_unit(text: str) -> tuple[str, str | None]:
+    r"""An expression and the unit behind it, where it has one in `\text{}`: `3\sqrt{2}\text{ cm}^2`."""
+    found = _UNIT_BEHIND.fullmatch(text)
+    if found is None or _NO_UNIT & set(found["unit"].lower().split()) or not found["rest"].strip(" ="):
+        return text, None
+    power = (found["power"] or "").replace("{", "").replace("}", "").replace(" ", "")
+    return found["rest"].strip(), " ".join(found["unit"].split()) + power
+
+
 def equal(key: Number, got: Number) -> bool:
     """Whether what a reply says is the key's number, as the rules at the top of this file say."""
-    if key.unit is not None and got.unit is not None and _differ(key.unit, got.unit):
+    if different_units(key.unit, got.unit):
         return False
     if key.percent == got.percent:
         return _same(key, got, 1)
@@ -181,7 +193,9 @@ def _tail(text: str, expected: str | None) -> tuple[int, bool, str | None] | Non
     return scale, False, unit
 
 
-def _differ(one: str, other: str) -> bool:
+def different_units(one: str | None, other: str | None) -> bool:
     """Whether two units are known to be different: both of the short ones, or both bases."""
+    if one is None or other is None:
+        return False
     known = [re.sub(r"\^\d", "", unit) in _SHORT_UNITS or unit.startswith("base ") for unit in (one, other)]
     return all(known) and one != other
