@@ -25,8 +25,9 @@ GENEROUS_SECONDS = 30.0
 
 @pytest.fixture(autouse=True)
 def quick(process: StageProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Short pauses between tries; deadlines are fired."""
+    """Short pauses between tries, a short wait for a backend; deadlines are fired."""
     monkeypatch.setattr(wire, "FIRST_WAIT_SECONDS", 0.01)
+    process.settings = process.settings.with_(backend_wait_seconds=10.0)
     process.deadlines.start()
     yield
     process.deadlines.stop()
