@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 import zstandard
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from prorl_celery.data import files_json
 from prorl_celery.data.files import Bad, Row, rows_of
 from prorl_celery.errors import SettingsError
 
+FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 ROWS = [{"a": 1, "text": "ä"}, {"a": 2}, {"a": [3]}]
 LINES = b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in ROWS)
 
@@ -141,6 +142,7 @@ def test_what_is_wrong_in_an_array_is_told_with_its_line(tmp_path: Path, data: b
     assert only_bad(file_of(tmp_path, data, "a.json"))[0].startswith(says)
 
 
+@FEW
 @given(
     rows=st.lists(st.dictionaries(st.text(), st.text() | st.integers() | st.none(), max_size=3), max_size=8),
     indent=st.sampled_from([None, 1]),
@@ -216,6 +218,7 @@ def test_without_the_extra_parquet_is_refused_with_its_name(tmp_path: Path, monk
         list(rows_of(tmp_path / "a.parquet"))
 
 
+@FEW
 @given(data=st.binary(max_size=200), name=st.sampled_from(["a.jsonl", "a.json", "a.gz", "a.zst"]), array=st.booleans())
 def test_any_bytes_are_rows_or_told(
     tmp_path_factory: pytest.TempPathFactory, data: bytes, name: str, array: bool

@@ -6,12 +6,13 @@ import json
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from prorl_celery.errors import RewardRefused
 from prorl_celery.rewards.answer import read_score
 
+FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
 values = st.recursive(
     leaves,
@@ -22,6 +23,7 @@ values = st.recursive(
 )
 
 
+@FEW
 @given(st.binary(max_size=50) | values.map(lambda value: json.dumps(value).encode()))
 def test_any_bytes_are_a_score_or_refused(data: bytes) -> None:
     try:
@@ -33,6 +35,7 @@ def test_any_bytes_are_a_score_or_refused(data: bytes) -> None:
     json.dumps(found.said, allow_nan=False).encode()
 
 
+@FEW
 @given(st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**53), 2**53))
 def test_every_finite_number_comes_back_as_it_was_sent(number: float) -> None:
     for form in (number, [number], {"score": number}, {"scores": [number]}, [{"reward": number}]):

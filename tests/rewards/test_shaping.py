@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from prorl_celery.errors import LengthUnknown
@@ -14,6 +14,7 @@ from prorl_celery.jobs.models import Overlong, Repetition, RewardShaping
 from prorl_celery.jobs.turns import Turn, ids_array, logprobs_array
 from prorl_celery.rewards.shaping import length_of, overlong, pieces_of, repeated_share, shape
 
+FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 lengths = st.integers(0, 100_000)
 limits = st.integers(1, 50_000).flatmap(
     lambda most: st.builds(
@@ -50,6 +51,7 @@ def test_a_buffer_of_nothing_is_a_step_behind_the_limit() -> None:
     assert [overlong(length, step) for length in (9, 10, 11)] == [0.0, 0.0, -2.0]
 
 
+@FEW
 @given(limits, lengths, lengths)
 def test_longer_is_never_better_and_the_penalty_is_the_most(limit: Overlong, one: int, other: int) -> None:
     short, long = sorted((one, other))
@@ -60,6 +62,7 @@ def test_longer_is_never_better_and_the_penalty_is_the_most(limit: Overlong, one
         assert overlong(limit.max_tokens, limit) == -limit.penalty
 
 
+@FEW
 @given(st.lists(tokens, max_size=5), st.integers(1, 12))
 def test_the_share_is_one_less_distinct_over_all(pieces: list[list[int]], ngram: int) -> None:
     grams = [tuple(row[at : at + ngram]) for row in pieces for at in range(len(row) - ngram + 1)]
@@ -68,6 +71,7 @@ def test_the_share_is_one_less_distinct_over_all(pieces: list[list[int]], ngram:
     assert 0.0 <= repeated_share(pieces, ngram) < 1.0
 
 
+@FEW
 @given(tokens, st.integers(1, 5))
 def test_to_say_all_of_it_again_never_lowers_the_share(piece: list[int], ngram: int) -> None:
     assert repeated_share([piece, piece], ngram) >= repeated_share([piece], ngram)
@@ -86,6 +90,7 @@ def test_no_ngram_reaches_from_one_turn_into_the_next() -> None:
     assert repeated_share([[1], [2], [1], [2]], 2) == 0.0
 
 
+@FEW
 @given(st.floats(-1e6, 1e6), st.lists(tokens, max_size=4), limits, st.integers(1, 4), st.floats(0.0, 10.0))
 def test_the_reward_is_the_raw_one_and_its_parts(
     raw: float, pieces: list[list[int]], limit: Overlong, ngram: int, penalty: float
@@ -98,6 +103,7 @@ def test_the_reward_is_the_raw_one_and_its_parts(
     assert both.parts["repetition"] >= -penalty
 
 
+@FEW
 @given(st.floats(-1e6, 1e6), st.lists(tokens, max_size=4))
 def test_what_is_within_the_limits_is_left_as_it_was(raw: float, pieces: list[list[int]]) -> None:
     turns = [a_turn(index, ids) for index, ids in enumerate(pieces)]
