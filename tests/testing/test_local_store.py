@@ -36,7 +36,8 @@ class Play:
 
     def __init__(self, store: Any, message: Any, cancel: Callable[[], Any]) -> None:
         self.store = cast(JobStore, store)
-        self.message = message
+        self.message = self._first = message
+        self._earlier: Claim | None = None
         self._cancel = cancel
         self.claim: Claim | None = None
         self.heard: list[Any] = []
@@ -49,13 +50,23 @@ class Play:
         message = self.message
         claim = self.store.claim(message.stage, message.job_id, message.fence, node=NODE, process="p", op="00000000")
         assert claim is not None
-        self.claim = claim
+        self._earlier, self.claim = self.claim, claim
         self.note((claim.stage, claim.attempt, claim.init, claim.rollout, claim.going_on, claim.spent_s))
         self.note((claim.request, claim.queue, claim.sandboxes))
 
     def take_again(self) -> None:
         """A second delivery of a message that was claimed."""
-        message = self.message
+        self._offer(self.message)
+
+    def take_the_first(self) -> None:
+        """The job's first message comes once more."""
+        self._offer(self._first)
+
+    def lag(self) -> None:
+        """From here on it is an earlier claim that writes."""
+        self.claim = self._earlier
+
+    def _offer(self, message: Any) -> None:
         again = self.store.claim(message.stage, message.job_id, message.fence, node=NODE, process="p", op="11111111")
         self.note(again)
 
@@ -161,6 +172,18 @@ def to_eval(play: Play) -> None:
 STORIES: dict[str, list[Step]] = {
     "a whole job": [to_eval, Play.log, Play.finish, Play.result],
     "a message twice": [Play.take, Play.take_again],
+    "a message of the past": [Play.take, Play.hand_back, Play.take_the_first, Play.take],
+    "a claim that was fenced out": [
+        to_rollout,
+        Play.hand_back,
+        Play.take,
+        Play.lag,
+        lambda p: p.turn(0),
+        lambda p: p.commit("eval"),
+        Play.hand_back,
+        Play.fail,
+        Play.log,
+    ],
     "calls one by one": [
         to_rollout,
         lambda p: p.turn(0, closed=False),

@@ -104,8 +104,6 @@ class LocalStore:
             if wanted != ("queued", message_stage, fence, job_id):
                 return None
             self.state, self.fence = "running", fence + 1
-            if message_stage == "rollout" and not self._going_on:
-                self._forget_log()
             return Claim(
                 job_id=job_id,
                 fence=self.fence,
