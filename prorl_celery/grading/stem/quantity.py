@@ -114,11 +114,11 @@ class Key:
         return self._compared([converted], answer)
 
     def _compared(self, values: list[float], answer: Answer) -> Grade:
-        allowed = max(self.within, EXACTLY * (abs(self.value) or float(is_scale(self.unit))))
+        allowed = self.within + EXACTLY * (abs(self.value) or float(is_scale(self.unit)))
         if any(math.isfinite(value) and abs(value - self.value) <= allowed for value in values):
             return Grade(True, None, answer.text)
         unit = "" if self.unit is None else f" {self.unit:~P}"
-        return wrong(f"{values[0]:.6g}{unit} is not {self.value:.6g}{unit} within {allowed:.3g}", answer.text)
+        return wrong(f"{values[0]:.6g}{unit} is not {self.value:.6g}{unit} within {self.within:.3g}", answer.text)
 
 
 def _answers(place: str) -> list[Answer]:
