@@ -125,7 +125,7 @@ def test_what_a_server_scored_is_shaped_too(run: Run) -> None:
 )
 def test_trouble_with_the_server_is_an_error_of_eval_and_never_a_zero(run: Run, answer: Any, retryable: bool) -> None:
     with RewardStub(lambda body: answer() if callable(answer) else forever() if answer is None else answer) as stub:
-        result = run({"answer": "7"}, reward_url=stub.url, timeouts={"eval": 1.0})
+        result = run({"answer": "7"}, reward_url=stub.url, timeouts={"eval": 60.0 if answer else 1.0})
     assert (result.state, result.reward) == ("failed", None)
     assert result.error is not None
     assert (result.error.kind, result.error.stage, result.error.retryable) == ("eval", "eval", retryable)
