@@ -180,7 +180,7 @@ STORIES: dict[str, list[Step]] = {
         Play.lag,
         lambda p: p.turn(0),
         lambda p: p.commit("eval"),
-        Play.hand_back,
+        Play.finish,
         Play.fail,
         Play.log,
     ],

@@ -4,7 +4,8 @@ What is stored goes through the packing of the real store, so that the later sta
 JSON, ids and log-probabilities of the same widths, `TooLarge` at the same limits. The steps that end a claim, and those
 that are refused, are as in the scripts of `prorl_celery/store/lua`; `tests/testing/test_local_store.py` compares them.
 
-There is no second attempt: what the service would try again ends the job with its error. A loss can be played: the
+There is no second attempt: what the service would try again ends the job with its error. Nor can a step be repeated
+because its answer was lost, since none is. A loss can be played: the
 process that would make a step of `lose_before` counts as dead before it, and the job goes on as the service would have
 it.
 """
