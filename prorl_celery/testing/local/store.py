@@ -5,9 +5,8 @@ JSON, ids and log-probabilities of the same widths, `TooLarge` at the same limit
 that are refused, are as in the scripts of `prorl_celery/store/lua`; `tests/testing/test_local_store.py` compares them.
 
 There is no second attempt: what the service would try again ends the job with its error. Nor can a step be repeated
-because its answer was lost, since none is. A loss can be played: the
-process that would make a step of `lose_before` counts as dead before it, and the job goes on as the service would have
-it.
+because its answer was lost, since none is. A loss can be played: the process that would make a step of `lose_before`
+counts as dead before it, and the job goes on as the service would have it.
 """
 
 from __future__ import annotations
