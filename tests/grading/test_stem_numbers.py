@@ -169,6 +169,7 @@ def test_a_unit_that_is_required_may_not_be_left_out() -> None:
         ({"answer": float("inf")}, "answer"),
         ({"answer": "5 apples"}, "answer"),
         ({"answer": 10**500}, "answer"),
+        ({"answer": 10**5000}, "answer"),
         ({"answer": "10^10^10 m"}, "answer"),
         ({"answer": [5]}, "answer"),
         ({"answer": 5, "unit": "apples"}, "unit"),

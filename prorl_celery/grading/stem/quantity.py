@@ -162,6 +162,8 @@ def _written(answer: Any) -> tuple[Number, str]:
     """The key's number, and its unit's text."""
     if isinstance(answer, bool) or not isinstance(answer, str | int | float):
         raise BadInstance("'answer' must be a number or a text with one", field="answer")
+    if isinstance(answer, int) and answer.bit_length() > 1024:
+        raise BadInstance("'answer' is too large for a number", field="answer")
     text = plain(repr(answer) if isinstance(answer, float) else str(answer)) if len(str(answer)) < 400 else ""
     found = list(numbers(text))
     if not found or text[: found[0].start].strip():
