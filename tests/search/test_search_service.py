@@ -94,8 +94,10 @@ def test_nobody_there_is_an_error_that_names_the_place(look: Callable[..., list[
 def test_a_service_that_hangs_is_given_up_in_time(service: Start, look: Callable[..., list[Found]]) -> None:
     done = threading.Event()
     with service(lambda _: (200, {}, b"") if done.wait(30) else (500, {}, b"")) as told:
+        began = time.monotonic()
         with pytest.raises(SearchError, match=r"0.3 s were over"):
             look(told.url, timeout=0.3)
+        assert time.monotonic() - began < 2.5
         done.set()
 
 
