@@ -108,10 +108,7 @@ class R2eForm:
             without = run_tests(sandbox, RUN, workdir=WORKDIR, timeout=clock.tests, output_bytes=limits.output_bytes)
             if not results_of(without.log):
                 raise EvalError(f"the tests cannot be run in this image (exit code {without.exit_code}): {without.end}")
-        tally = Tally(
-            passed=sorted(test for test, status in expected.items() if found.get(test) == status),
-            failed=sorted(test for test in {*expected, *found} if found.get(test) != expected.get(test)),
-        )
+        tally = compared(expected, found)
         why = _why_not(run, found, tally)
         return SweVerdict(
             resolved=why is None,
@@ -148,6 +145,14 @@ def results_of(log: str) -> dict[str, str]:
     """
     _, _, summary = COLOURS.sub("", log).partition(SUMMARY)
     return {_name(".".join(place.split("::")[1:])): status for status, place in RESULT.findall(summary)}
+
+
+def compared(expected: Mapping[str, str], found: Mapping[str, str]) -> Tally:
+    """The tests that ended as they must, and those that did not; one that nothing is said of must not be there."""
+    return Tally(
+        passed=sorted(test for test, status in expected.items() if found.get(test) == status),
+        failed=sorted(test for test in {*expected, *found} if found.get(test) != expected.get(test)),
+    )
 
 
 def _name(test: str) -> str:

@@ -99,8 +99,9 @@ BROKEN = {
     "a crash": "import ctypes\nctypes.string_at(0)\n",
     "a polite end": "raise SystemExit(0)\n",
     "all killed": "import os\nos.kill(-1, 9)\n",
-    "a forged summary": "import os\nfor name in ('strip', 'lower', 'join'):\n"
-    "    print(f'PASSED tests/test_requests.py::test_{name}', flush=True)\nos._exit(1)\n",
+    "a forged summary": "import os\nlog = open(f'/proc/{os.getppid()}/fd/1', 'a')\n"
+    "for name in ('strip', 'lower', 'join'):\n"
+    "    print(f'PASSED tests/test_requests.py::test_{name}', file=log, flush=True)\nos._exit(1)\n",
 }
 
 

@@ -11,7 +11,8 @@ from prorl_celery.errors import BadInstance
 from prorl_celery.grading.swe import bench_specs
 from prorl_celery.grading.swe.bench import END, START, BenchForm, framed, listed_in
 from prorl_celery.grading.swe.bench_specs import COMMANDS, changed_files, directives, parsers, spec_of
-from prorl_celery.grading.swe.r2e import R2eForm, expected_of, results_of
+from prorl_celery.grading.swe.form import Tally
+from prorl_celery.grading.swe.r2e import R2eForm, compared, expected_of, results_of
 
 PATCH = """diff --git a/tests/queries/test_q.py b/tests/queries/test_q.py
 --- a/tests/queries/test_q.py
@@ -177,3 +178,12 @@ def test_r2es_results_are_read_from_pytests_summary() -> None:
         "TestA.b": "PASSED",
         "c": "ERROR",
     }
+
+
+def test_r2es_tests_must_end_just_as_expected_and_be_all() -> None:
+    expected = {"a": "PASSED", "b": "FAILED", "c": "PASSED"}
+    assert compared(expected, expected) == Tally(passed=["a", "b", "c"], failed=[])
+    assert compared(expected, {"a": "PASSED", "b": "PASSED", "d": "PASSED"}) == Tally(
+        passed=["a"], failed=["b", "c", "d"]
+    )
+    assert compared(expected, expected | {"": "ERROR"}).failed == [""]
