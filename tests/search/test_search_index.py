@@ -51,6 +51,11 @@ def test_the_order_is_that_of_the_formula(never: NeverCancelled, first: str, sec
         assert [found.text for found in index.search("a b", most=2, cancel=never, timeout=1.0)] == [first, second]
 
 
+def test_a_rarer_word_is_worth_more(never: NeverCancelled) -> None:
+    index = LocalIndex({"text": text} for text in ("a", "a", "b"))
+    assert [found.text for found in index.search("a b", most=3, cancel=never, timeout=1.0)] == ["b", "a", "a"]
+
+
 def test_words_of_any_script_are_found_and_nothing_is_nothing(never: NeverCancelled) -> None:
     index = LocalIndex(DOCUMENTS)
     assert index.search("wärmeleitfähigkeit", most=1, cancel=never, timeout=1.0)[0].text.startswith("Die")
@@ -110,6 +115,7 @@ def test_an_index_is_read_once_by_many_at_once(
 
     def counted(path: Path) -> LocalIndex:
         reads.append(path)
+        threading.Event().wait(0.1)
         return load(path)
 
     monkeypatch.setattr(LocalIndex, "load", counted)
