@@ -97,7 +97,7 @@ def run_tests(
         raise SandboxError(f"the tests' script could not be written: {error}") from error
     variables = " ".join(f"{name}={quote(value)}" for name, value in (env or {}).items())
     started = monotonic()
-    ran = sandbox.shell.run(f"(cd {quote(workdir)} && exec env {variables} bash {path} >{log} 2>&1)", timeout=timeout)
+    ran = sandbox.shell.run(f"(cd {quote(workdir)} && exec env {variables} bash {path} >>{log} 2>&1)", timeout=timeout)
     seconds = monotonic() - started
     half = output_bytes // 2
     cut = sandbox.shell.run(SHORTEN.format(log=log, half=half), timeout=READ_SECONDS)
