@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass
 from shlex import quote
 from time import monotonic
@@ -74,15 +73,7 @@ class Clock:
         return self.within(self._limits.test_seconds)
 
 
-def run_tests(
-    sandbox: Sandbox,
-    script: str,
-    *,
-    workdir: str,
-    timeout: float,
-    output_bytes: int,
-    env: Mapping[str, str] | None = None,
-) -> TestRun:
+def run_tests(sandbox: Sandbox, script: str, *, workdir: str, timeout: float, output_bytes: int) -> TestRun:
     """Run a bash script in `workdir`, for `timeout` seconds at most, and read what it printed.
 
     The log is of this run alone: what came before it is no part of it, and what is started behind cannot add to it once
@@ -95,9 +86,8 @@ def run_tests(
         sandbox.files.write(path, script.encode("utf-8", "surrogatepass"))
     except OSError as error:
         raise SandboxError(f"the tests' script could not be written: {error}") from error
-    variables = " ".join(f"{name}={quote(value)}" for name, value in (env or {}).items())
     started = monotonic()
-    ran = sandbox.shell.run(f"(cd {quote(workdir)} && exec env {variables} bash {path} >>{log} 2>&1)", timeout=timeout)
+    ran = sandbox.shell.run(f"(cd {quote(workdir)} && exec bash {path} >>{log} 2>&1)", timeout=timeout)
     seconds = monotonic() - started
     half = output_bytes // 2
     cut = sandbox.shell.run(SHORTEN.format(log=log, half=half), timeout=READ_SECONDS)
