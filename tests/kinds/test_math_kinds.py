@@ -97,6 +97,9 @@ def in_child() -> Iterator[InChild]:
         yield made
 
 
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # what reads the boards leaves a file open
 @pytest.mark.parametrize("task", sorted(task_names() - set(RUNS_CODE) - NO_ANSWER))
 def test_the_answer_of_every_task_scores_one_when_it_has_been_json(task: str, in_child: InChild) -> None:
     for instance in instances(task, 3, seed=7):
