@@ -103,7 +103,8 @@ def test_a_bare_except_in_the_tests_hides_no_failure(start: Start) -> None:
 
 
 SEARCHES = r"""
-import os, re
+import ctypes, os, re
+ctypes.CDLL(None).prctl(4, 1)  # let me look into myself
 def f(n):
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:

@@ -20,6 +20,7 @@ if os.fork() == 0:
             try: os.write(os.open("/workspace/case/word", os.O_WRONLY | os.O_CREAT), b"wrong")
             except OSError: pass
     os._exit(0)
+time.sleep(0.05)
 try: print(open("word").read())
 except OSError: print(word)
 """
@@ -123,6 +124,7 @@ HARMLESS = {
     "prints at its end": "import atexit\nw = input()\natexit.register(lambda: print(w))",
     "runs a program": "import subprocess\nprint(subprocess.run(['cat'], capture_output=True).stdout.decode())",
     "recurses": RECURSES,
+    "recurses in C": "f = lambda n: n and sorted([n - 1], key=f)[0]\nassert f(15_000) == 14_999\nprint(input())",
     "has a big stack": BIG_STACK,
     "writes behind the answers": SAYS + ANSWERS + "for p in paths: open(p, 'ab').write(b'9' * 99)",
     "is a main program": "if __name__ == '__main__': print(input())",
