@@ -131,7 +131,7 @@ def metrics_of(status: ServiceStatus) -> list[Metric]:
 
 
 COUNTERS = {
-    "retries": ("prorl_retries", "Attempts that failed and were followed by another.", ("kind", "stage")),
+    "retries": ("prorl_retries", "Attempts, or evals, that failed and were followed by another.", ("kind", "stage")),
     "lost": ("prorl_lost_claims", "Claims whose process was lost.", ("stage",)),
     "failed": ("prorl_failed_jobs", "Jobs that failed or timed out, by the kind of their error.", ("kind",)),
     "went_on": ("prorl_rollouts_gone_on", "Rollouts that another process went on with.", ()),

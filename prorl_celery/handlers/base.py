@@ -27,7 +27,7 @@ Faults and scores
     A wrong answer, an empty one, one that hangs or crashes its own tests is scored: 0.0, with a `why`. What is not the
     agent's fault is raised, and never a reward: `SandboxError`, `BackendError` and their like pass through; what eval
     itself cannot tell is an `EvalError`. Catch what you expect, by its own name. Eval may be called again, by another
-    process, when its score was lost: it must come to the same.
+    process, when it raised or its score was lost: it must come to the same.
 
     Any wait through `ctx` (sandboxes, `run_agent`, `in_child`, `ask_model`) ends when the job is cancelled, its time is
     up or its process stops, by what it raises. A loop of your own calls `ctx.cancel.raise_if_set()`; code that blocks

@@ -198,7 +198,8 @@ class JobStore(Upkeep):
         waited_s: float = 0.0,
     ) -> Message | None:
         """An attempt failed. Returns the next one's message where one is left and the error is retryable; else None:
-        the job has ended as `failed` (`timed_out`, `cancelled` for errors of that kind). Eval is repeated alone.
+        the job has ended as `failed` (`timed_out`, `cancelled` for errors of that kind). Eval is repeated alone, as
+        often as the job may have attempts, and that is none: only where a sandbox that it needs is gone it starts over.
 
         Raises: `FenceLost`.
         """

@@ -25,11 +25,11 @@ one Redis, which the broker asks for anyway (no Redis Cluster). Times are intege
     expiry                  zset     ended jobs; score: when their result expires
     dead                    zset     of those, what failed for a reason that another attempt might have cured, after the
                                      last one; score: when
-    counts                  hash     what went on, as counters: `retries:<kind>:<stage>` (attempts that failed and
-                                     were followed by another), `lost:<stage>`, `went_on`, `started_over` (from rollout
-                                     or eval), `failed:<kind>` (jobs); of batches `batches:<state>` (that ended so),
-                                     `groups:<state>` (that closed so), `waste_ms:<why>` and `waste_tokens:<why>` (what
-                                     was spent on what is thrown away)
+    counts                  hash     what went on, as counters: `retries:<kind>:<stage>` (attempts, or evals, that
+                                     failed and were followed by another), `lost:<stage>`, `went_on`, `started_over`
+                                     (from rollout or eval), `failed:<kind>` (jobs); of batches `batches:<state>` (that
+                                     ended so), `groups:<state>` (that closed so), `waste_ms:<why>` and
+                                     `waste_tokens:<why>` (what was spent on what is thrown away)
     results                 stream   one entry per ended job: `job`, and where given `batch`, `tags`
     results:trimmed         string   id of the last entry that was cut from the stream
     backends                hash     url -> record (JSON, see `scheduling/backends.py`)
@@ -83,7 +83,8 @@ RECORD = {
     "last": "the last step that ended a claim, '<step>:<fence>': tells a replay from a second writer",
     "op": "id of the delivery that made the latest claim",
     "attempt": "tries at the job, the present one included",
-    "max": "most attempts",
+    "max": "most attempts, and most evals of one",
+    "evals": "evals of this attempt that failed and were charged; absent for none",
     "prio": "priority, 0 to 9",
     "level": "the broker's level of that priority: 0, 3, 6, 9",
     "queue": "the queue of its latest message",

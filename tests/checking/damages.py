@@ -77,6 +77,11 @@ def second_entry(client: redis.Redis) -> None:
     client.xadd(P + "results", {"job": "done"})
 
 
+def unlist_one_of_many_evals(client: redis.Redis) -> None:
+    client.hset(P + "job:dead", mapping={"max": 2, "evals": 2})
+    client.zrem(P + "dead", "dead")
+
+
 def untell(client: redis.Redis) -> None:
     client.xdel(P + "results", client.hget(P + "job:done", "entry"))
 
@@ -176,6 +181,7 @@ DAMAGES = [
     Damage("live-and-to-expire", lambda c: c.zadd(P + "expiry", {"waits": soon()}), "stray-expiry", "waits"),
     Damage("leader-for-ever", lambda c: c.set(P + "leader", "somebody"), "no-expiry", P + "leader"),
     Damage("dead-unlisted", lambda c: c.zrem(P + "dead", "dead"), "not-dead", "dead"),
+    Damage("dead-by-evals-unlisted", unlist_one_of_many_evals, "not-dead", "dead"),
     Damage("dead-and-well", lambda c: c.zadd(P + "dead", {"done": 1}), "stray-dead", "done"),
     Damage("told-twice", second_entry, "told-twice", "done"),
     Damage("told-of-nobody", lambda c: c.xadd(P + "results", {"job": "nobody"}), "told-of-none", "nobody"),

@@ -39,6 +39,8 @@ class ModelJob:
     stage: Stage = "init"
     fence: int = 0
     attempt: int = 1
+    evals: int = 0
+    """Of this attempt, those that failed."""
     queue: str = "init"
     on: str = ""
     process: str = ""
@@ -117,7 +119,7 @@ class ModelJob:
             return self._end("cancelled", "cancel")
         self.restarts += for_an_error
         if for_an_error and self.restarts > FREE_RESTARTS:
-            return self._charge("restart", "sandbox")
+            return self._charge("restart", "sandbox", gone=True)
         return self._start_over("restart")
 
     def lose(self, company: int) -> Outcome:
@@ -152,7 +154,7 @@ class ModelJob:
 
     def retry(self) -> Outcome:
         self.fence += 1
-        self.attempt, self.losses, self.lost, self.restarts, self.log = 1, 0, None, 0, []
+        self.attempt, self.evals, self.losses, self.lost, self.restarts, self.log = 1, 0, 0, None, 0, []
         self.retries += 1
         self.dead = self.cancel = False
         outcome = self._queue("retry", "init", None)
@@ -187,24 +189,28 @@ class ModelJob:
         self.attempt += charged
         self.counts["started_over"] += self.stage != "init"
         self.sandboxes = self.bound = self.going_on = False
-        self.log = []
+        self.log, self.evals = [], 0
         return self._queue(step, "init", None)
 
-    def _repeat_eval(self, step: str, charged: bool = False) -> Outcome:
-        if self.bound and self.home() is not None and self.home() not in self.alive:
-            return self._start_over(step, charged)
-        self.attempt += charged
+    def _can_repeat(self) -> bool:
+        return self.stage == "eval" and not (self.bound and self.home() not in self.alive)
+
+    def _repeat_eval(self, step: str) -> Outcome:
+        if not self._can_repeat():
+            return self._start_over(step)
         if self.bound:
             return self._queue(step, "eval", self.home())
         self.sandboxes = False
         return self._queue(step, "eval", None)
 
-    def _charge(self, step: str, kind: str) -> Outcome:
-        if self.attempt >= self.most:
+    def _charge(self, step: str, kind: str, gone: bool = False) -> Outcome:
+        alone = self._can_repeat() and not gone
+        self.evals += alone
+        if (self.evals if alone else self.attempt) >= self.most:
             self.dead = True
             return self._end("failed", step, kind)
         self.counts[f"retries:{kind}:{self.stage}"] += 1
-        return self._repeat_eval(step, True) if self.stage == "eval" else self._start_over(step, True)
+        return self._repeat_eval(step) if alone else self._start_over(step, True)
 
     def _again(self, step: str) -> Outcome:
         if self._can_go_on():

@@ -93,7 +93,7 @@ def test_a_failed_eval_is_repeated_alone(store: JobStore) -> None:
     assert message is not None
     assert (message.stage, message.queue) == ("eval", "eval")
     again = claim(store, message)
-    assert (again.attempt, again.rollout) == (2, {"n": 1})
+    assert (again.attempt, again.rollout) == (1, {"n": 1})
     assert len(store.turns("a")) == 1
 
 

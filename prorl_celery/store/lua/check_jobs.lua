@@ -213,7 +213,8 @@ local function check_ended(job, note, kept)
   if (job.on or '') ~= '' then
     note('still-placed', 'has ended and is still on node ' .. job.on, function(job) place(job, '') end)
   end
-  if job.state == 'failed' and tonumber(job.attempt) >= tonumber(job.max) and not call('ZSCORE', key('dead'), job.id)
+  local tries = math.max(tonumber(job.attempt), tonumber(kept.evals or '') or 0)
+  if job.state == 'failed' and tries >= tonumber(job.max) and not call('ZSCORE', key('dead'), job.id)
     and string.find(kept.error or '', '"retryable":true', 1, true) then
     note('not-dead', 'has used its attempts up, and is not among the dead letters', function(job)
       call('ZADD', key('dead'), int(finished), job.id)
@@ -242,9 +243,10 @@ end
 
 local function check(id)
   local job = load(id)
-  local values = call('HMGET', key('job', id), 'hash', 'created', 'finished', 'reason', 'error', 'entry', 'gone')
+  local values = call('HMGET', key('job', id), 'hash', 'created', 'finished', 'reason', 'error', 'entry', 'gone',
+    'evals')
   local kept = {hash = values[1], created = values[2], finished = values[3], reason = values[4], error = values[5],
-    entry = values[6]}
+    entry = values[6], evals = values[8]}
   if values[7] == '1' then return check_tombstone(id) end
   if not job and call('EXISTS', key('job', id)) == 0 then return orphans(id, 'belongs to no job') end
   local why = job and broken(job, kept) or not job and 'has no fence'

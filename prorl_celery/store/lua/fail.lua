@@ -1,4 +1,4 @@
---[[ An attempt failed: try again where that may help and attempts are left, else end the job.
+--[[ An attempt, or its eval, failed: try again where that may help and tries are left, else end the job.
 
 arg 1  job id
 arg 2  fence of the claim

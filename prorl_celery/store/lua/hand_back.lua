@@ -30,7 +30,7 @@ if job.stage == 'init' then
 elseif gone then
   message = start_over(job, 'hand_back', false)
 elseif job.stage == 'eval' then
-  message = repeat_eval(job, 'hand_back', false)
+  message = repeat_eval(job, 'hand_back')
 elseif can_go_on(job) then
   call('HINCRBY', job.key, 'spent', arg(3))
   message = go_on(job, 'hand_back')

@@ -61,7 +61,7 @@ local function start_over(job, step, charged)
   if charged then call('HINCRBY', job.key, 'attempt', 1) end
   if job.stage ~= 'init' then tally('started_over') end
   call('HSET', job.key, 'rf', '0')
-  call('HDEL', job.key, 'sandboxes', 'bound', 'going_on', 'spent')
+  call('HDEL', job.key, 'sandboxes', 'bound', 'going_on', 'spent', 'evals')
   call('HDEL', key('data', job.id), 'init', 'rollout')
   return requeue(job, step, 'init', queue_of(job, 'init'), '')
 end
@@ -144,23 +144,29 @@ local function conclude_revoked(job, step)
     {'error', error_json('cancelled', job.stage, 'its batch has no more use for the job', false)})
 end
 
+-- Whether the job is in eval, and what that needs of the stages before is there: then it can be repeated alone.
+local function can_repeat(job) return job.stage == 'eval' and not (job.bound == '1' and reader(job.queue) == 'gone') end
+
 -- Queue an eval anew: where the sandboxes are that it needs, over from init when they are gone, anywhere when it needs
--- none. What was started ahead for it may have been used by now, and is of no more use.
-local function repeat_eval(job, step, charged)
-  local who = job.bound == '1' and reader(job.queue)
-  if who == 'gone' then return start_over(job, step, charged) end
-  if charged then call('HINCRBY', job.key, 'attempt', 1) end
-  if who then return requeue(job, step, 'eval', queue_of(job, 'eval', home(job.queue)), job.on or '') end
+-- none. What was started ahead for it may have been used by now, and is of no more use. Not charged.
+local function repeat_eval(job, step)
+  if not can_repeat(job) then return start_over(job, step, false) end
+  if job.bound == '1' then
+    return requeue(job, step, 'eval', queue_of(job, 'eval', home(job.queue)), job.on or '')
+  end
   call('HDEL', job.key, 'sandboxes', 'bound')
   return requeue(job, step, 'eval', queue_of(job, 'eval'), '')
 end
 
--- What to do with a job whose attempt failed and may do better: a message's parts, or nil when it has ended. Not
--- `charged` means that the job was not at fault. Eval is repeated alone while what it needs is there.
-local function try_again_or_end(job, step, charged, state, reason, err)
+-- What to do with a job whose stage failed and may do better: a message's parts, or nil when it has ended. Not
+-- `charged` means that the job was not at fault. Eval is repeated alone while what it needs is there, unless it is known
+-- to be `gone`; that is no new attempt, but evals of an attempt are as many as attempts of the job may be.
+local function try_again_or_end(job, step, charged, state, reason, err, gone)
+  local alone = can_repeat(job) and not gone
   if charged then
     local kind = cjson.decode(err).kind
-    if tonumber(job.attempt) >= tonumber(job.max) then
+    local tries = alone and call('HINCRBY', job.key, 'evals', 1) or tonumber(job.attempt)
+    if tries >= tonumber(job.max) then
       conclude(job, step, state, reason, {'error', err}, true)
       return nil
     end
@@ -169,6 +175,6 @@ local function try_again_or_end(job, step, charged, state, reason, err)
   elseif can_go_on(job) then
     return go_on(job, step)
   end
-  if job.stage == 'eval' then return repeat_eval(job, step, charged) end
+  if alone then return repeat_eval(job, step) end
   return start_over(job, step, charged)
 end

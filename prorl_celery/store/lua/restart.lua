@@ -32,9 +32,10 @@ else
 end
 local message
 if charged then
-  message = try_again_or_end(job, 'restart', true, 'failed', 'error', arg(5))
+  local gone = arg(7) ~= '1' or job.bound == '1'
+  message = try_again_or_end(job, 'restart', true, 'failed', 'error', arg(5), gone)
 elseif arg(7) == '1' and job.stage == 'eval' and job.bound ~= '1' then
-  message = repeat_eval(job, 'restart', false)
+  message = repeat_eval(job, 'restart')
 else
   message = start_over(job, 'restart', false)
 end

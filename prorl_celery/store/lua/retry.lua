@@ -24,7 +24,7 @@ call('ZREM', key('expiry'), job.id)
 local entry = call('HGET', job.key, 'entry')
 if entry then call('XDEL', key('results'), entry) end
 call('HDEL', job.key, 'entry', 'reason', 'reward', 'resolved', 'error', 'finished', 'cancel', 'nturns', 'turn_bytes',
-  'backend', 'held', 'node')
+  'backend', 'held', 'node', 'evals')
 call('HDEL', data, 'init', 'rollout', 'summary')
 call('DEL', key('turns', job.id))
 call('HSET', job.key, 'attempt', '1', 'log', '0', 'rf', '0')
