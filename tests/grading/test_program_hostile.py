@@ -9,20 +9,20 @@ from program_sandboxes import Start, graded, kind_of, sandboxes
 
 FORK = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass\n"
 DAEMON = """
-import os, sys, time
+import os, time
 word = input()
+time.sleep(0.05)  # for what the case before may have left
+try: print(open("word").read(), flush=True)
+except OSError: print(word, flush=True)
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
-        for _ in range(200):
+        for n in range(500):
             time.sleep(0.01)
-            print("late", flush=True)
+            if n > 50: print("late", flush=True)
             try: os.write(os.open("/workspace/case/word", os.O_WRONLY | os.O_CREAT), b"wrong")
             except OSError: pass
     os._exit(0)
-time.sleep(0.05)
-try: print(open("word").read())
-except OSError: print(word)
 """
 LEAVES_FILES = """
 import os
