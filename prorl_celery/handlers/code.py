@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from prorl_celery.grading.code.forms import Cases, Check
+from prorl_celery.grading.code.forms import CODECONTESTS, FIELDS, Cases, Check
 from prorl_celery.grading.code.grade import grade, last_fence
 from prorl_celery.grading.code.problem import Problem, problem_of
 from prorl_celery.handlers.base import EvalContext, Handler, RolloutContext, SandboxRequest
@@ -30,6 +30,9 @@ USUAL_MEMORY = 1 << 30
 """A program that may use more has a sandbox of its own size."""
 TOOLS_ANYWHERE = ("finish", "think")
 """Tools that need no sandbox."""
+
+TEST_PARTS = (("test", "entry_point"), ("test_list", "test_setup_code", "test_imports"))
+"""Fields of the forms that are no cases: the tests, and what belongs to them."""
 
 SYSTEM = "You are a careful programmer. You work in a Linux sandbox with the tools you are given."
 SYSTEM_ALONE = "You are a careful programmer."
@@ -69,6 +72,22 @@ class CodeHandler(Handler):
         if solution is None:
             return {"reward": 0.0, "resolved": False, "why": ctx.rollout["why"]}
         return grade(_starting(ctx, problem), problem, solution.encode()).to_json(problem.scoring)
+
+    def solution(self, ctx: EvalContext) -> str:
+        """The program, for a reward server; empty where there is none."""
+        return ctx.rollout["solution"] or ""
+
+    def ground_truth(self, instance: Mapping[str, Any]) -> Any:
+        """For a reward server: the instance's own, else its tests as it has them: what stands in their field, or, where
+        they take several, an object of these.
+        """
+        if instance.get("ground_truth") is not None:
+            return instance["ground_truth"]
+        parts = next((parts for parts in TEST_PARTS if instance.get(parts[0]) is not None), CODECONTESTS)
+        name = next((name for name in FIELDS if instance.get(name) is not None), "tests")
+        if parts is CODECONTESTS and name != "private_tests":
+            return instance[name]
+        return {part: instance[part] for part in parts if instance.get(part)}
 
 
 def _starting(ctx: EvalContext, problem: Problem) -> Callable[[], Sandbox]:

@@ -38,6 +38,10 @@ LEAST_TEST_SECONDS = 30.0
 """When the tests do not end in less than this, for want of eval's time, nothing is said of the patch."""
 MARGIN_SECONDS = 5.0
 """What eval keeps of its time to say how it went."""
+TRUTH = (
+    "instance_id", "repo", "base_commit", "version", "package", "base_version", "docker_image", "FAIL_TO_PASS",
+    "PASS_TO_PASS", "test_patch", "test_file", "test_source", "test_command", "expected_output_json",
+)  # fmt: skip
 EMPTY = "the patch is empty: no file was changed"
 
 
@@ -103,6 +107,14 @@ class SweHandler(Handler):
             if limits.test_seconds < wanted:
                 raise EvalError(f"eval had only {limits.test_seconds:.0f} s for tests that may take {wanted:g} s")
         return verdict.to_json()
+
+    def solution(self, ctx: EvalContext) -> str:
+        """The patch, for a reward server; empty where there is none."""
+        return ctx.rollout["patch"] or ""
+
+    def ground_truth(self, instance: Mapping[str, Any]) -> dict[str, Any]:
+        """For a reward server: which instance it is and what its tests are, but not its solution."""
+        return {field: instance[field] for field in TRUTH if instance.get(field) is not None}
 
     def _limits(self, instance: Mapping[str, Any], left: float | None) -> SweLimits:
         """The instance's limits, else the settings', in the seconds that are left. Raises: `BadInstance`."""
