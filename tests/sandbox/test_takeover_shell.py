@@ -178,6 +178,7 @@ def test_time_for_which_nobody_held_the_shell_is_not_the_commands(succession):
 
 
 def test_a_successor_that_is_killed_as_it_takes_over_has_a_successor(succession):
+    killed = 0
     for step in itertools.count(1):
         name = f"n{step}"
         holder = succession.holder(work(name, COMMANDS["slow"]))
@@ -189,9 +190,11 @@ def test_a_successor_that_is_killed_as_it_takes_over_has_a_successor(succession)
         ).await_end()
         with succession.taken_over() as sandbox:
             check(sandbox, name)
-        if second is not None:
+        killed += second is None
+        # One that finds no command, since its holder was killed before it had begun, has little to do.
+        if second is not None and step > 8:
             break
-    assert step > 8
+    assert killed > 2
 
 
 def test_a_shell_that_was_not_recovered_runs_the_next_command_behind_the_one_under_way(succession):
