@@ -70,6 +70,12 @@ PLANTED: dict[str, dict[str, str]] = {
 }  # fmt: skip
 
 AT_IMPORT: dict[str, dict[str, str]] = {
+    "reports made good where the library is named": library(
+        PATCH_REPORTS.replace(
+            'if item.get_closest_marker("xfail") is None:',
+            'if call.excinfo is not None and any("twice" in str(e.statement) for e in call.excinfo.traceback):',
+        )
+    ),
     "reports made good": library(PATCH_REPORTS),
     "exit": library("import os\nprint('tests/test_hidden.py::test_twice PASSED')\nprint('9 passed')\nos._exit(0)"),
     "exit politely": library("import sys, atexit, os\natexit.register(lambda: os._exit(0))\nraise SystemExit(0)"),

@@ -11,9 +11,10 @@ from pypi_grading import Graded, quick
 from pypi_library import FAIL_TO_PASS, PASS_TO_PASS
 
 FOUND_OUT = (
-    "reports made good",
+    "reports made good where the library is named",
     "changes undone in the end",
     "what equals everything",
+    "reports made good",
     "the runner's own words",
     "a plugin by the collector",
     "tests without a body",

@@ -8,6 +8,7 @@ from pypi_grading import Graded, quick
 from pypi_library import BUGGY, FAIL_TO_PASS, FILE, FIXED, PASS_TO_PASS, TEST_SOURCE
 
 from prorl_celery.errors import BadInstance, EvalError
+from prorl_celery.sandbox.control import ControlFiles
 
 
 def test_the_fix_is_resolved(graded: Graded) -> None:
@@ -102,3 +103,15 @@ def test_commands_of_all_kinds_run(graded: Graded, command: str) -> None:
     tests = [test for test in FAIL_TO_PASS if "xe9" not in test]
     verdict = graded.grade(graded.gold, test_command=command, FAIL_TO_PASS=tests)
     assert (verdict.resolved, verdict.why) == (True, None)
+
+
+@pytest.mark.slow
+def test_a_report_that_somebody_changed_is_no_verdict(graded: Graded, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = ControlFiles.read
+
+    def meddle(self: ControlFiles, path: str, *, limit_bytes: int = 1 << 20) -> bytes:
+        return read(self, path, limit_bytes=limit_bytes).replace(b'"failed"', b'"passed"')
+
+    monkeypatch.setattr(ControlFiles, "read", meddle)
+    with pytest.raises(EvalError, match="has been changed"):
+        graded.grade({"NOTES": "I tried.\n"})
