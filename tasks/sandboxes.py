@@ -106,10 +106,12 @@ class StageSandboxes(Mapping[str, Sandbox]):
 
     def start_ahead(self) -> None:
         """Begin to start what eval alone uses, if eval may run here, and do not wait for it. It is no harm if that
-        fails. Calls after the first do nothing.
+        fails. Calls after the first do nothing; nor is anything started where a server scores in the handler's stead.
         """
         process = self._work.process
-        wanted = [] if self._went_ahead else [n for n, request in self._requests.items() if request.for_eval_alone]
+        if self._went_ahead or self._work.job.reward_url is not None:
+            return
+        wanted = [name for name, request in self._requests.items() if request.for_eval_alone]
         self._went_ahead = True
         if wanted and process.nodes.works_on("eval", process.settings.node, process.boot):
             for name in wanted:

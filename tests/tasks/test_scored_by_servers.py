@@ -11,9 +11,10 @@ from aiohttp import web
 from reward_stub import RewardStub, forever
 
 from prorl_celery.errors import Cancelled
-from prorl_celery.handlers.base import EvalContext, Handler, RolloutContext
-from prorl_celery.jobs.models import JobStatus, Result
+from prorl_celery.handlers.base import EvalContext, Handler, RolloutContext, SandboxRequest
+from prorl_celery.jobs.models import JobRequest, JobStatus, Result
 from prorl_celery.jobs.turns import Turn, ids_array, logprobs_array
+from prorl_celery.sandbox.client import KeeperClient
 from tasks.process import StageProcess
 
 SHAPING = {
@@ -138,6 +139,27 @@ def test_a_node_asks_no_server_that_its_setting_does_not_allow(run: Run, process
     assert result.error is not None
     assert "PRORL_REWARD_URLS" in result.error.message
     assert stub.bodies == []
+
+
+class Graded(Talker):
+    """Its own eval would have a sandbox."""
+
+    def sandboxes(self, job: JobRequest) -> dict[str, SandboxRequest]:
+        return {"grader": SandboxRequest(stages=("eval",))}
+
+
+@pytest.mark.usefixtures("eval_works_here")
+@pytest.mark.parametrize("by_server", [True, False])
+def test_no_sandbox_is_started_ahead_for_an_eval_that_a_server_does(
+    drive: Drive, keeper: KeeperClient, by_server: bool
+) -> None:
+    before = keeper.status()["starts"]
+    with RewardStub() as stub:
+        instance = {"data_source": "talker", "answer": "7"}
+        status = drive(Graded(), instance=instance, reward_url=stub.url if by_server else None)
+    assert (status.state, status.reward, len(stub.bodies)) == ("completed", 1.0, int(by_server))
+    assert keeper.status()["starts"] - before == (0 if by_server else 1)
+    assert keeper.list() == []
 
 
 def test_a_cancel_reaches_the_server(drive: Drive, process: StageProcess) -> None:
