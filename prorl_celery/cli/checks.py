@@ -24,15 +24,29 @@ LOADING_S = 120.0
 
 
 def check_api(settings: Settings) -> None:
-    """Raises `SettingsError` where the API would not start: its address, or its tokens."""
+    """Raises `SettingsError` where the API would not start: its address, or its tokens; or for a bad reward url."""
     from web.auth import check_binding
 
     check_binding(settings)
+    check_reward_urls(settings)
 
 
 def check_worker(settings: Settings) -> None:
-    """Raises `SandboxUnavailable` where no sandbox could be made for whom it runs as."""
+    """Raises `SandboxUnavailable` where no sandbox could be made for whom it runs as; `SettingsError` for a bad reward
+    url.
+    """
     sandbox_user(settings)
+    check_reward_urls(settings)
+
+
+def check_reward_urls(settings: Settings) -> None:
+    """Raises `SettingsError` for an entry that could allow nothing."""
+    from prorl_celery.rewards.urls import check_prefixes
+
+    try:
+        check_prefixes(settings.reward_urls)
+    except ValueError as error:
+        raise SettingsError(f"PRORL_REWARD_URLS: {error}") from error
 
 
 def check_redis_url(settings: Settings) -> None:

@@ -19,6 +19,18 @@ def shown(url: str) -> str:
     return origin(url) + urlsplit(url).path
 
 
+def check_prefixes(prefixes: Iterable[str]) -> None:
+    """Raises ValueError for one that is no http(s) url, so that `allowed` would never take anything for it; named is
+    what it is, without a user and password.
+    """
+    for number, prefix in enumerate(prefixes, 1):
+        try:
+            _server(urlsplit(prefix))
+        except ValueError as error:
+            named = prefix.rpartition("@")[2]
+            raise ValueError(f"entry {number}, {named!r}, is no http or https url that names a server") from error
+
+
 def allowed(url: str, prefixes: Iterable[str]) -> bool:
     """Whether one of the prefixes names the same server and a path above the url's, or the same.
 

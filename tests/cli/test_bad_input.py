@@ -42,6 +42,7 @@ def prorl(place: Path, *arguments: str, **environ: str) -> "subprocess.Completed
         ((), {"PRORL_HOST": "0.0.0.0"}, "without PRORL_API_TOKENS anybody"),
         ((), {TOKENS: "junk"}, "entry 1 is not name:scopes:sha256"),
         ((), {"PRORL_PORT": "99999"}, "PRORL_PORT: 99999 is above the most allowed, 65535"),
+        ((), {"PRORL_REWARD_URLS": "http://a/,scores:9000"}, "PRORL_REWARD_URLS: entry 2, 'scores:9000', is no http"),
         ((), {"PRORL_EVAL_SLOTS": "many"}, "PRORL_EVAL_SLOTS: 'many' is not a whole number"),
         ((), {"PRORL_SANDBOX": "bogus"}, "PRORL_SANDBOX: 'bogus' is none of auto, bubblewrap, singularity, local"),
         ((), {"PRORL_LOG_LEVEL": "bogus"}, "PRORL_LOG_LEVEL: 'bogus' is none of debug, info, warning, error"),
@@ -82,6 +83,14 @@ def test_the_parts_refuse_a_url_that_is_none_of_redis(tmp_path: Path, command: s
     told = prorl(tmp_path, command, "--redis", "junk://:secret@host", PRORL_RUN_DIR=str(tmp_path / "run"))
     assert told.returncode == 1
     assert told.stderr == "prorl: PRORL_REDIS_URL (or --redis) is no redis://, rediss://, unix:// or sentinel:// url\n"
+
+
+@pytest.mark.parametrize("command", ["api", "worker"])
+def test_the_parts_refuse_a_reward_url_that_is_none(tmp_path: Path, command: str) -> None:
+    told = prorl(tmp_path, command, PRORL_REWARD_URLS="ftp://scores/", PRORL_RUN_DIR=str(tmp_path / "run"))
+    assert told.returncode == 1
+    said = "entry 1, 'ftp://scores/', is no http or https url that names a server"
+    assert told.stderr == f"prorl: PRORL_REWARD_URLS: {said}\n"
 
 
 def test_submit_says_at_once_that_no_service_answers(tmp_path: Path) -> None:

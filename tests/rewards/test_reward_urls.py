@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prorl_celery.rewards.urls import allowed, origin, shown
+from prorl_celery.rewards.urls import allowed, check_prefixes, origin, shown
 
 
 @pytest.mark.parametrize(
@@ -50,3 +50,23 @@ def test_what_may_be_a_secret_is_not_shown() -> None:
     assert shown(url) == "https://host:443/score"
     assert origin(url) == "https://host:443"
     assert origin("http://[::1]:8080/") == "http://[::1]:8080"
+
+
+def test_a_list_of_urls_will_do() -> None:
+    check_prefixes(["http://a", "https://u:p@a:443/score/", "http://[::1]:9/"])
+    check_prefixes([])
+
+
+@pytest.mark.parametrize(
+    "prefix", ["scores:9000", "ftp://a/", "a/score", "http://", "http:///x", "http://a:port/", "http://a:99999/", "*"]
+)
+def test_one_that_could_allow_nothing_is_named(prefix: str) -> None:
+    with pytest.raises(ValueError, match=r"entry 2, .* is no http or https url") as told:
+        check_prefixes(["http://a/", prefix])
+    assert repr(prefix) in str(told.value)
+
+
+def test_of_one_with_a_password_that_is_not_told() -> None:
+    with pytest.raises(ValueError, match="'host/score'") as told:
+        check_prefixes(["ftp://user:hush@host/score"])
+    assert "hush" not in str(told.value)
