@@ -60,6 +60,7 @@ def new(name: str, folder: Path) -> None:
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds of work a stage may take.")
 @click.option("--max-turns", type=click.IntRange(1), default=50, show_default=True)
 @click.option("--max-tokens", type=click.IntRange(1), default=2048, show_default=True, help="Most tokens of a turn.")
+@click.option("--reward-url", metavar="URL", help="A reward server that scores in the handler's stead.")
 @click.option("--json", "as_json", is_flag=True, help="Print each result as a line of JSON.")
 def try_(file: str, instance: Path, samples: int, as_json: bool, **options: Any) -> None:
     """Run a handler on one instance, in this process, without a service: init, rollout and eval as they are, in real
@@ -143,6 +144,7 @@ def _job(kind: Any, instance: dict[str, Any], options: dict[str, Any], number: i
         "agent": {"max_turns": options["max_turns"]},
         "timeouts": {} if timeout is None else dict.fromkeys(("init", "rollout", "eval"), timeout),
         "max_attempts": 1,
+        "reward_url": options["reward_url"],
     }
     try:
         job = JobRequest.model_validate(body)
@@ -150,6 +152,8 @@ def _job(kind: Any, instance: dict[str, Any], options: dict[str, Any], number: i
         first = error.errors()[0]
         raise BadInstance(str(first["msg"]), field=".".join(map(str, first["loc"]))) from error
     kind().validate(job.instance.data())
+    if job.reward_url is not None:
+        kind().ground_truth(job.instance.data())
     return job
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from e2e_service import eventually
+from reward_stub import RewardStub
 
 from prorl_celery.cli.handler import handler
 from prorl_celery.errors import SettingsError
@@ -128,6 +129,20 @@ def test_try_takes_samples_and_gives_json(folder: Path) -> None:
     assert all(result["segments"][0]["loss_mask"] for result in results)
 
 
+def test_try_has_a_reward_server_score(folder: Path, tmp_path: Path) -> None:
+    instance = tmp_path / "river.json"
+    instance.write_text(json.dumps(json.loads((folder / "river.json").read_text()) | {"ground_truth": 3}))
+    with RewardStub(lambda body: {"score": 0.25}) as stub:
+        options = ["--oracle", "river.oracle.jsonl", "--reward-url", stub.url]
+        tried = prorl("try", "river.py", instance, *options, cwd=folder)
+        refused = prorl("try", "river.py", "river.json", *options, cwd=folder)
+    assert tried.returncode == 0, tried.stderr
+    assert "completed, finish: reward 0.25" in tried.stdout
+    assert [body["ground_truth"] for body in stub.bodies] == [3]
+    assert refused.returncode == 2
+    assert "(field ground_truth)" in refused.stderr
+
+
 @pytest.mark.slow
 def test_try_runs_a_real_backend_too(folder: Path) -> None:
     with ScriptedBackend("recite", oracle=folder / "river.oracle.jsonl") as backend:
@@ -150,6 +165,7 @@ def test_try_runs_a_real_backend_too(folder: Path) -> None:
         (("river.py:Lake", "river.json"), "Lake"),
         (("river.py", "river.json", "--oracle", "none.jsonl"), "none.jsonl"),
         (("river.py", "river.json", "--policy", "recite:7"), "from 0 to 1"),
+        (("river.py", "river.json", "--reward-url", "ftp://a/"), "field reward_url"),
         (("river.py", "river.json", "--backend", "http://127.0.0.1:9"), "--backend needs --model"),
         (("river.py", "river.json", "--backend", "http://127.0.0.1:9", "--model", "m"), "does not answer"),
     ],

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reward_stub import RewardStub
 
 from prorl_celery.errors import BackendError
 from prorl_celery.handlers.base import Handler, RolloutContext
@@ -81,6 +82,18 @@ def test_jobs_run_one_after_the_other_and_the_policy_may_change() -> None:
     assert (right.state, right.reward, wrong.state, wrong.reward) == ("completed", 1.0, "completed", 0.0)
     assert right.segments[0].loss_mask
     assert not run_dir.exists()
+
+
+def test_a_reward_server_scores_here_too() -> None:
+    truth = {"data_source": "asks", "question": "What is 3 + 4?", "answer": "7"}
+    with RewardStub(lambda body: {"score": 0.25, "why": "so so"}) as stub, LocalRunner(Asks) as runner:
+        runner.play(make_policy("answer", Oracle([])))
+        result = runner.run(job(instance=truth, reward_url=stub.url)).result
+    assert (result.state, result.reward, result.resolved) == ("completed", 0.25, None), result.error
+    assert result.eval["reward_server"]["said"] == {"why": "so so"}
+    (body,) = stub.bodies
+    assert "7" in body.pop("solution_str")
+    assert body == {"ground_truth": "7", "data_source": "asks"}
 
 
 def test_a_stage_that_does_not_stop_is_told_of_and_not_waited_for() -> None:
