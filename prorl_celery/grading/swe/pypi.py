@@ -34,6 +34,9 @@ What a verdict is worth
     - Code that reads the tests while they run, tells the two forms apart by what is in them, and acts on it. To share a
       process means this cannot be ruled out; nothing that works on all tests alike gets by.
     - That a fix is general: one that answers just what the hidden tests ask is a pass, as anywhere.
+    - That the two runs, which share /tmp, /dev/shm and the loopback, do not talk: they could agree that one of them
+      plays honest, and would be right about which in half of the cases.
+    - That a patch cannot bring the sandbox down: then the job fails for want of its sandbox, without a reward.
     - Without Landlock, a process of a run may reach the others of its user.
 """
 
