@@ -183,10 +183,11 @@ class Watch:
         anything but a CPU; or of the time that a machine may take to give it its CPU at all.
         """
         wall = time.monotonic() - self._began
-        cpu = sum(map(kernel.cpu_seconds, [self._pid, *kernel.descendants(self._pid)]))
+        processes = [self._pid, *kernel.descendants(self._pid)]
+        cpu = sum(map(kernel.cpu_seconds, processes))
         if cpu > self._limits.cpu_seconds:
             return "time limit"
-        if wall - max(kernel.busy_seconds(self._pid), cpu) > self._limits.cpu_seconds + IDLE_SPARE_SECONDS:
+        if wall - max(cpu, *map(kernel.busy_seconds, processes)) > self._limits.cpu_seconds + IDLE_SPARE_SECONDS:
             return "idle"
         return "starved" if wall > self._limits.wall_seconds else ""
 
