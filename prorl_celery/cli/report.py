@@ -1,12 +1,12 @@
 """What a run of jobs amounts to: counted as results come, shown as a line of progress and as a table at
-the end.
+the end. However many results there are, it takes no more memory than for the groups that are under way.
 """
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any
 
 from prorl_celery.cli.jobfile import group_of
@@ -14,17 +14,67 @@ from prorl_celery.cli.output import print_table, seconds
 from prorl_celery.jobs.models import STAGES
 
 
-class Tally:
-    """Counts results. `total` is how many are expected."""
+@dataclass(slots=True)
+class Durations:
+    """Seconds, counted by their first three digits: some thousand counts do for any number of them."""
 
-    def __init__(self, total: int) -> None:
+    counts: Counter[float] = field(default_factory=Counter)
+    longest: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count one."""
+        self.counts[float(f"{seconds:.3g}")] += 1
+        self.longest = max(self.longest, seconds)
+
+    @property
+    def median(self) -> float:
+        """To three digits; of an even number of them the lower one in the middle. Raises IndexError for none."""
+        before, middle = 0, (self.counts.total() + 1) // 2
+        for duration, count in sorted(self.counts.items()):
+            before += count
+            if before >= middle > 0:
+                return duration
+        raise IndexError("there are none")
+
+
+@dataclass(slots=True)
+class Group:
+    """The results of a problem's samples, of which some are still to come."""
+
+    ended: int = 0
+    scored: int = 0
+    low: float = 0.0
+    high: float = 0.0
+
+    def add(self, reward: float | None) -> None:
+        """One more has ended; None has no reward."""
+        self.ended += 1
+        if reward is not None:
+            self.low, self.high = (min(self.low, reward), max(self.high, reward)) if self.scored else (reward, reward)
+            self.scored += 1
+
+    @property
+    def informative(self) -> bool:
+        """Whether its rewards differ."""
+        return self.high - self.low > 1e-6
+
+
+class Tally:
+    """Counts results. `total` is how many are expected, `samples` how many of each group; with 0 for not known, what
+    is known of a group is kept to the end.
+    """
+
+    def __init__(self, total: int, *, samples: int = 0) -> None:
         self.total = total
         self.done = 0
         self.states: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()
-        self._rewards: list[float] = []
-        self._groups: dict[str, tuple[float, float]] = {}
-        self._times: dict[tuple[str, str], list[float]] = {}
+        self._samples = samples
+        self._scored = 0
+        self._sum = 0.0
+        self._open: dict[str, Group] = {}
+        self._closed = self._closed_informative = 0
+        self._times: dict[tuple[str, str], Durations] = {}
         self._turns = 0
         self._tokens = 0
         self._began = time.monotonic()
@@ -43,22 +93,35 @@ class Tally:
             self._tokens += sum(turn["completion_tokens"] for turn in turns)
         for stage, timing in (result.get("timing") or {}).items():
             for what in ("queued", "running"):
-                self._times.setdefault((stage, what), []).append(timing[what])
-        if (reward := result.get("reward")) is not None:
-            self._rewards.append(reward)
-            group = group_of(result["job_id"])
-            low, high = self._groups.get(group, (reward, reward))
-            self._groups[group] = (min(low, reward), max(high, reward))
+                self._times.setdefault((stage, what), Durations()).add(timing[what])
+        reward = result.get("reward")
+        if reward is not None:
+            self._scored += 1
+            self._sum += reward
+        self._add_to_group(group_of(result["job_id"]), reward)
+
+    def _add_to_group(self, name: str, reward: float | None) -> None:
+        group = self._open.setdefault(name, Group())
+        group.add(reward)
+        if group.ended == self._samples:
+            del self._open[name]
+            self._closed += group.scored > 0
+            self._closed_informative += group.informative
 
     @property
     def mean_reward(self) -> float | None:
         """Over the scored jobs; None when there is none."""
-        return statistics.fmean(self._rewards) if self._rewards else None
+        return self._sum / self._scored if self._scored else None
+
+    @property
+    def groups(self) -> int:
+        """Groups with a scored job."""
+        return self._closed + sum(group.scored > 0 for group in self._open.values())
 
     @property
     def informative(self) -> int:
         """Groups whose rewards differ."""
-        return sum(high - low > 1e-6 for low, high in self._groups.values())
+        return self._closed_informative + sum(group.informative for group in self._open.values())
 
     @property
     def rate(self) -> float:
@@ -78,7 +141,7 @@ class Tally:
             "states": dict(self.states),
             "errors": dict(self.errors),
             "reward_mean": self.mean_reward,
-            "groups": len(self._groups),
+            "groups": self.groups,
             "informative_groups": self.informative,
             "turns": self._turns,
             "sampled_tokens": self._tokens,
@@ -86,7 +149,7 @@ class Tally:
             "jobs_per_s": self.rate,
             "stages": {
                 stage: {
-                    what: {"median": statistics.median(times), "max": max(times)}
+                    what: {"median": times.median, "max": times.longest}
                     for what in ("queued", "running")
                     if (times := self._times.get((stage, what)))
                 }
@@ -100,15 +163,15 @@ class Tally:
         for stage in STAGES:
             row: list[Any] = [stage]
             for what in ("queued", "running"):
-                times = sorted(self._times.get((stage, what), []))
-                row += [seconds(statistics.median(times)), seconds(times[-1])] if times else ["-", "-"]
+                times = self._times.get((stage, what))
+                row += [seconds(times.median), seconds(times.longest)] if times else ["-", "-"]
             stages.append(row)
         print_table(("stage", "queued: median", "longest", "running: median", "longest"), stages)
         reward = "-" if self.mean_reward is None else f"{self.mean_reward:.3f}"
         facts = [
             ("jobs", f"{self.done} ({', '.join(f'{count} {state}' for state, count in self.states.items())})"),
             ("reward, mean", reward),
-            ("informative groups", f"{self.informative} of {len(self._groups)} (rewards differ)"),
+            ("informative groups", f"{self.informative} of {self.groups} (rewards differ)"),
             ("turns, sampled tokens", f"{self._turns}, {self._tokens}"),
             ("rate", f"{self.rate:.1f} jobs/s"),
         ]

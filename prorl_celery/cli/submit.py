@@ -110,7 +110,7 @@ def submit(
     path = out or Path(f"{stem}.results.jsonl")
     _say_when_away(api)
     try:
-        tally = run_jobs(api, source.jobs, path, inflight=inflight, count=report.good * samples)
+        tally = run_jobs(api, source.jobs, path, inflight=inflight, count=report.good * samples, samples=samples)
     except KeyboardInterrupt:
         click.echo("prorl: interrupted; what was submitted runs on. The same command goes on from here.", err=True)
         sys.exit(130)
@@ -146,9 +146,10 @@ def run_jobs(
     *,
     inflight: int = 1000,
     count: int | None = None,
+    samples: int = 0,
 ) -> Tally:
     """Submit the jobs that `jobs()` iterates, write their results to `path` and count them. Raises
-    `ApiError`. `count`: how many they are, where that is known.
+    `ApiError`. `count`: how many they are, where that is known; `samples`: how many of a group, likewise.
     """
     with ResultFile(path) as out:
         here = {result["job_id"]: result for result in out.results}
@@ -160,7 +161,7 @@ def run_jobs(
                     wanted.append(job["job_id"])
         else:
             wanted = []
-        tally = Tally(count)
+        tally = Tally(count, samples=samples)
         for job_id in wanted:
             tally.add(here[job_id], earlier=True)
         follow(Submission(api, out, jobs(), inflight=inflight).run(), tally)
