@@ -59,7 +59,7 @@ class SweHandler(Handler):
     def form(self, instance: Mapping[str, Any]) -> SweForm:
         """The form that an instance has. Raises: `BadInstance` for none."""
         if "workspace" in instance or ("package" in instance and "base_version" in instance):
-            return PypiForm(self.settings)
+            return PypiForm(self.settings, self._image)
         if "expected_output_json" in instance:
             return R2eForm(self._image)
         if "repo" in instance or "base_commit" in instance:

@@ -113,9 +113,11 @@ def test_the_form_is_told_by_the_fields(handler: SweHandler) -> None:
         ({"data_source": "swebench_multimodal"}, "/images/swebench+sweb.eval.x86_64.psf_1776_requests-1"),
         ({"image": "/srv/x.sif"}, "/srv/x.sif"),
         (R2E, "/images/r2e+x=1"),
+        ({"workspace": "a", "image": "python:3.12"}, "/images/python=3.12"),
+        ({"workspace": "a", "image": None}, None),
     ],
 )
-def test_an_instance_has_an_image_of_its_own(handler: SweHandler, changes: dict[str, Any], image: str) -> None:
+def test_an_instance_has_an_image_of_its_own(handler: SweHandler, changes: dict[str, Any], image: str | None) -> None:
     assert handler.image(BENCH | changes) == image
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 from e2e_service import Service, running
+from pypi_instances import bugs  # noqa: F401 - a fixture, here so that they are prepared once
 
 from prorl_celery.jobs.models import Result
 from prorl_celery.testing import ScriptedBackend

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pypi_instances import IDS, Bug, bugs  # noqa: F401 - a fixture
+from pypi_instances import IDS, Bug
 from skeletons import skeleton
 
 from prorl_celery.grading.swe.form import SweLimits, SweVerdict
@@ -46,7 +46,7 @@ def grade(bug: Bug, name: str, sandbox: Sandbox) -> SweVerdict:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("instance_id", IDS)
 def test_only_the_fix_resolves_it(
-    bugs: dict[str, Bug],  # noqa: F811
+    bugs: dict[str, Bug],
     start: Callable[..., Sandbox],
     instance_id: str,
     name: str,
@@ -61,7 +61,7 @@ def test_only_the_fix_resolves_it(
 
 @pytest.mark.parametrize("instance_id", IDS)
 def test_the_agent_has_the_base_alone_and_a_pytest(
-    bugs: dict[str, Bug],  # noqa: F811
+    bugs: dict[str, Bug],
     start: Callable[..., Sandbox],
     instance_id: str,
 ) -> None:
@@ -83,7 +83,7 @@ def test_the_agent_has_the_base_alone_and_a_pytest(
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("instance_id", IDS[:2])
 def test_it_is_the_same_in_an_image(
-    bugs: dict[str, Bug],  # noqa: F811
+    bugs: dict[str, Bug],
     start: Callable[..., Sandbox],
     instance_id: str,
     name: str,
@@ -94,7 +94,7 @@ def test_it_is_the_same_in_an_image(
 
 
 def test_the_whole_service_resolves_all_by_their_fixes_and_none_without(
-    bugs: dict[str, Bug],  # noqa: F811
+    bugs: dict[str, Bug],
     kind_service: Callable[..., Any],
 ) -> None:
     rows, instances = [], []

@@ -110,14 +110,14 @@ class PypiForm:
         return WORKDIR
 
     def protected(self, instance: Instance) -> tuple[str, ...]:
-        root = posixpath.normpath(instance.get("source_root", "."))
+        root = posixpath.normpath(instance.get("source_root") or ".")
         return tuple(test_places(posixpath.normpath(instance["test_file"]), root))
 
     def prompt(self, instance: Instance) -> str:
-        root = instance.get("source_root", ".")
+        root = instance.get("source_root") or "."
         return PROMPT.format(
-            package=instance.get("package", "here"),
-            version=instance.get("base_version", "unknown"),
+            package=instance.get("package") or "here",
+            version=instance.get("base_version") or "unknown",
             workdir=WORKDIR,
             problem=instance["problem_statement"].strip(),
             tools=TOOLS,
@@ -181,7 +181,7 @@ class PypiForm:
         """Run the guard, and return its report. Raises: `EvalError` where there is none; `SandboxError`."""
         seconds = max(1.0, min(limits.test_seconds, (left - GUARD_SECONDS) / MOST_RUNS))
         report, proof = f"/workspace/.report-{secrets.token_hex(8)}", secrets.token_hex(32)
-        root = posixpath.normpath(instance.get("source_root", "."))
+        root = posixpath.normpath(instance.get("source_root") or ".")
         job = {
             "base": f"{GRADE}/base", "patched": WORKDIR, "tools": f"{TOOLS}/site" if instance.get("wheelhouse") else "",
             "test_file": posixpath.normpath(instance["test_file"]), "test_source": instance["test_source"],

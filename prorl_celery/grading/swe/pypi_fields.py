@@ -36,11 +36,11 @@ def check_fields(instance: Mapping[str, Any]) -> None:
     if twice := set(instance["FAIL_TO_PASS"]) & set(instance["PASS_TO_PASS"]):
         raise BadInstance(f"{min(twice)} is in FAIL_TO_PASS too", field="PASS_TO_PASS")
     for name in ("test_file", "source_root"):
-        _check_inside(instance.get(name, "."), name)
+        _check_inside(instance.get(name) or ".", name)
     if posixpath.normpath(instance["test_file"]) in (".", "") or instance["test_file"].endswith("/"):
         raise BadInstance("'test_file' must be a file", field="test_file")
     for name in ("workspace", "wheelhouse"):
-        if ".." in instance.get(name, "").split("/"):
+        if ".." in (instance.get(name) or "").split("/"):
             raise BadInstance(f"{name!r} must have no '..'", field=name)
 
 
