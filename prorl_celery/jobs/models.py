@@ -166,7 +166,7 @@ class JobOptions(Incoming):
     agent: AgentParams = Field(default_factory=lambda: AgentParams.model_validate({}))
     timeouts: Timeouts = Field(default_factory=lambda: Timeouts.model_validate({}))
     llm: LLMParams = Field(default_factory=lambda: LLMParams.model_validate({}))
-    max_attempts: int = Field(3, ge=1, le=100)
+    max_attempts: int = Field(3, ge=1, le=100, description="tries at the job; of each, tries at its eval")
     priority: int = Field(5, ge=0, le=9)
     policy_version: int | None = Field(None, ge=0)
     tags: dict[Name, Name] = Field(default_factory=dict, max_length=32)
