@@ -83,12 +83,46 @@ for fd in range(3, 256):
     try: os.write(fd, b"1\\n{}")
     except OSError: pass
 """
+CROWDS = """
+import os
+input()
+for _ in range(40):
+    if os.fork() == 0:
+        if os.fork() == 0:
+            while True: pass
+        os._exit(0)
+while True: pass
+"""
+REPEATS = """
+import glob, os
+input()
+print(0, flush=True)
+path = glob.glob("/workspace/*.answers")[0]
+data, frames = open(path, "rb").read(), []
+while data:
+    line, _, rest = data.partition(b"\\n")
+    end = len(line) + 1 + 32 + int(line)
+    frames.append(data[:end])
+    data = data[end:]
+if len(frames) > 1:  # says of each further case what was said of the first
+    with open(path, "r+b") as file: file.write(frames[0] + frames[1] * 99)
+    os.kill(-1, 9)
+"""
+SHARES = """
+import ctypes
+libc = ctypes.CDLL(None)
+word = input()
+seen = [libc.shmget(7, 9, 0), libc.semget(7, 1, 0), libc.msgget(7, 0), libc.mq_open(b"/seen", 0)]
+print(word if max(seen) < 0 else seen)
+libc.shmget(7, 9, 0o1600), libc.semget(7, 1, 0o1600), libc.msgget(7, 0o1600), libc.mq_open(b"/seen", 0o102, 0o600, None)
+"""
 EXPECTED = {
     "prints without end": ("while True: print('x' * 10_000)", "output limit"),
     "says errors without end": ("import sys\nwhile True: sys.stderr.write('x' * 10_000)", "time limit"),
     "forks without end": (FORK, "time limit"),
     "forks and leaves": ("import os\nfor _ in range(7): os.fork()\nos._exit(0)", "wrong answer"),
     "reads for ever": ("import sys\nwhile True: sys.stdin.read()", "time limit"),
+    "crowds the machine with what has left it": (CROWDS, "time limit"),
     "never reads": ("print(0)", "wrong answer"),
     "exits early": ("import os\nos._exit(0)", "wrong answer"),
     "exits politely": ("raise SystemExit", "wrong answer"),
@@ -131,6 +165,7 @@ HARMLESS = {
     "leaves a daemon": DAEMON,
     "leaves files": LEAVES_FILES,
     "looks for secrets": SEARCHES,
+    "leaves shared memory": SHARES,
     "writes to what it has inherited": INHERITS,
 }  # fmt: skip
 
@@ -171,6 +206,11 @@ def test_cases_after_one_that_ended_its_judge_are_judged_too(start: Start) -> No
     kills = "import os\nword = input()\nprint(word, flush=True)\nif word in ('3', '7'): os.kill(-1, 9)"
     said = graded(start, kills, scoring="fraction")
     assert (said["passed"], said["of"], said["failed"]["case"]) == (10, 12, 3)
+
+
+def test_what_was_said_of_a_case_is_not_said_of_others(start: Start) -> None:
+    said = graded(start, REPEATS, scoring="fraction")
+    assert (said["passed"], said["of"]) == (1, 12)
 
 
 def test_a_solution_that_always_ends_its_judge_costs_few_sandboxes(start: Start) -> None:

@@ -105,6 +105,18 @@ def test_a_checker_that_fails_is_no_ones_wrong_answer(
         graded(start, "print(1, 2)", SUM, checker={"kind": "program", "source": source})
 
 
+@pytest.mark.parametrize("output", ["one 1", "9" * 5000 + " 1", "", "1 2 3"])
+def test_an_output_that_its_checker_cannot_read_is_wrong(start: Start, output: str) -> None:
+    source = (
+        "import sys\nn, _, sums = (open(path).read() for path in sys.argv[1:])\none, two = map(int, sums.split())\n"
+    )
+    checker = {"kind": "program", "source": source + "sys.exit(one + two != int(n))"}
+    assert graded(start, "print(input(), 0)", SUM, checker=checker)["resolved"] is True
+    said = graded(start, f"print({output!r})", SUM, checker=checker)
+    assert kind_of(said) == "wrong answer"
+    assert "cannot read it" in said["why"]
+
+
 def test_a_checker_that_says_no_by_a_word_and_yes_by_its_end_says_yes(start: Start) -> None:
     source = "print('fine')"
     assert graded(start, "print(1)", SUM, checker={"kind": "program", "source": source})["resolved"] is True

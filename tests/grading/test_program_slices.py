@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from prorl_celery.grading.code.inside.answers import BEGAN, OVER, Answers
+from prorl_celery.grading.code.inside.answers import BEGAN, OVER, SIGNATURE_BYTES, Answers
 from prorl_celery.grading.code.inside.plain import dump, load
 from prorl_celery.grading.code.slices import understood
 
@@ -52,6 +52,22 @@ def test_a_changed_byte_ends_what_was_said(said: bytes) -> None:
         spoken = understood(said[:at] + bytes([said[at] ^ 1]) + said[at + 1 :], KEY)
         assert spoken is None or not spoken.over
         assert spoken is None or all(frame.parts[1] == b"output %d" % frame.number for frame in spoken.frames)
+
+
+def test_a_frame_is_believed_in_its_own_place_only(said: bytes) -> None:
+    """What a solution does that copies the frame of a case that it passed over that of one that it did not."""
+    frames, at = [], 0
+    while at < len(said):
+        line_end = said.index(b"\n", at)
+        end = line_end + 1 + SIGNATURE_BYTES + int(said[at:line_end])
+        frames.append(said[at:end])
+        at = end
+    began, first, second, third, over = frames
+    for order in ((first, first, third), (first, third, second), (first, third), (first, first, second, third)):
+        spoken = understood(b"".join((began, *order, over)), KEY)
+        assert spoken is not None
+        assert [frame.number for frame in spoken.frames] == [0]
+        assert not spoken.over
 
 
 @pytest.mark.parametrize(

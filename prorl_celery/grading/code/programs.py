@@ -125,7 +125,8 @@ class _CheckerProgram:
     """The checker that is a Python program: `checker.py INPUT EXPECTED OUTPUT`, the paths of three files.
 
     It says yes by ending well, or, where the last word that it prints is a number, by one of 1 or more; no by the exit
-    code 1 or 2, as testlib's do, or by a smaller number. Raises `EvalError` when it does anything else.
+    code 1 or 2, as testlib's do, or by a smaller number. When it does anything else it is asked about the expected
+    output: if it can judge that, the solution's broke it and is wrong, else `EvalError` is raised.
     """
 
     def __init__(self, start: Callable[[], Sandbox], spec: CheckerSpec, cases: Cases) -> None:
@@ -144,18 +145,9 @@ class _CheckerProgram:
         )
 
     def __call__(self, ran: Sequence[Ran]) -> list[str | None]:
-        given = [
-            Given(
-                b"",
-                (
-                    ("input", self._cases.inputs[one.number].encode()),
-                    ("expected", self._cases.outputs[one.number].encode()),
-                    ("output", one.output),
-                ),
-            )
-            for one in ran
-        ]
-        said = [self._said(one) for part in self._runner.run(given, stop=False) for one in part]
+        given = [self._given(one.number, one.output) for one in ran]
+        checks = [one for part in self._runner.run(given, stop=False) for one in part]
+        said = [self._said(check, one.number) for check, one in zip(checks, ran, strict=True)]
         return [
             None if why is None else f"{why}; it printed {shown(one.output)}"
             for one, why in zip(ran, said, strict=True)
@@ -164,15 +156,27 @@ class _CheckerProgram:
     def close(self) -> None:
         self._runner.close()
 
-    def _said(self, check: Ran) -> str | None:
-        if check.kind and (check.kind != "runtime error" or check.exit_code not in (1, 2)):
-            raise EvalError(f"the checker failed: {check.kind}: {check.why}")
+    def _given(self, number: int, output: bytes) -> Given:
+        files = (self._cases.inputs[number].encode(), self._cases.outputs[number].encode(), output)
+        return Given(b"", tuple(zip(("input", "expected", "output"), files, strict=True)))
+
+    def _said(self, check: Ran, number: int) -> str | None:
+        if _failed(check):
+            expected = self._given(number, self._cases.outputs[number].encode())
+            [again] = [one for part in self._runner.run([expected], stop=False) for one in part]
+            if _failed(again):
+                raise EvalError(f"the checker failed: {check.kind}: {check.why}")
+            return f"the checker cannot read it: {check.kind}: {check.why[-WHY_BYTES:]}"
         words = check.output.split()
         try:
             says_yes = float(words[-1]) >= 1 if words else True
         except ValueError:
             says_yes = True
         return None if says_yes and not check.kind else f"the checker says no: {shown(check.output) or check.why}"
+
+
+def _failed(check: Ran) -> bool:
+    return bool(check.kind) and (check.kind != "runtime error" or check.exit_code not in (1, 2))
 
 
 def shown(data: bytes) -> str:

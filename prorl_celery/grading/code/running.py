@@ -153,12 +153,13 @@ class Runner:
         limit = f"{program.time_limit_seconds:g} s"
         why = {
             "": "",
+            "crowded": f"with all that it started it did not end in {head['wall']:.0f} s",
             "idle": f"it waited for longer than {limit}",
             "time limit": f"it took {max(head['cpu'], 0.0):.2f} s of {limit}",
             "memory limit": f"it used {head['memory'] >> 20} MB of {program.memory_limit_bytes >> 20}",
             "output limit": f"it printed more than {program.output_limit_bytes} bytes",
         }[kind]
-        if kind == "idle":
+        if kind in ("idle", "crowded"):
             kind = "time limit"
         if not kind and code:
             kind, why = "runtime error", f"it ended with {_exit(code)}: {said_text.strip()[-1000:]}"

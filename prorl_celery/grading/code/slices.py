@@ -1,7 +1,7 @@
 """A slice of cases as it goes into a sandbox, and what comes back: one run of the program that is in `inside`.
 
 The answers are a file that the solution's processes could change. Each frame is signed with a key that only this side
-and a process inside know into which nobody can look; what is not signed was never said.
+and a process inside know into which nobody can look, and for its place; what is not signed so was never said.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from hashlib import blake2b
 from importlib.resources import files
 from typing import Any, Literal
 
 from prorl_celery.errors import EvalError
-from prorl_celery.grading.code.inside.answers import BAD, BEGAN, BEGUN, OVER, SIGNATURE_BYTES
+from prorl_celery.grading.code.inside.answers import BAD, BEGAN, BEGUN, OVER, SIGNATURE_BYTES, signed
 from prorl_celery.grading.code.inside.wire import receive, send
 from prorl_celery.sandbox.base import Sandbox
 
@@ -86,13 +85,13 @@ def run_slice(
 
 
 def understood(said: bytes, key: bytes) -> Spoken | None:
-    """The frames of a file, up to the first that is not signed with the key; None when no case had begun.
+    """The frames of a file, up to the first that is not signed with the key for its place; None when no case had begun.
 
     Raises: `EvalError` where one says that the tests are wrong.
     """
     frames: list[Frame] = []
     began, over, clear, unfit = False, False, False, None
-    at = 0
+    at, before = 0, b""
     while not over:
         line_end = said.find(b"\n", at, at + 16)
         if line_end < 0 or not said[at:line_end].isdigit():
@@ -100,8 +99,8 @@ def understood(said: bytes, key: bytes) -> Spoken | None:
         start = line_end + 1 + SIGNATURE_BYTES
         at = start + int(said[at:line_end])
         data = said[start:at]
-        signature = blake2b(data, key=key, digest_size=SIGNATURE_BYTES).digest()
-        if not hmac.compare_digest(signature, said[line_end + 1 : start]):
+        before = signed(data, before, key)
+        if not hmac.compare_digest(before, said[line_end + 1 : start]):
             break
         head, parts = receive(io.BytesIO(data))
         number = head.pop("number")

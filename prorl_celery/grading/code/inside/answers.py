@@ -3,9 +3,10 @@
     python3 -I CODE.zip answers SLICE ANSWERS
 
 SLICE is a message (`wire`): the key, the program, its limits, the cases. ANSWERS becomes a list of frames, one for each
-case, signed one by one, between one that says that the cases began and one that says how many there were and whether
-all is as it was before. Nothing of the same user can look into this process. What can end or stop it spoils its
-answers, but cannot write others.
+case, between one that says that the cases began and one that says how many there were and whether all is as it was
+before. Each is signed together with the signature before it: a solution may copy frames of the file, but one that was
+copied, moved or left out is not signed for its place. Nothing of the same user can look into this process. What can end
+or stop it spoils its answers, but cannot write others.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class Answers:
     def __init__(self, path: str) -> None:
         self._file = open(path, "wb")
         self._key = b""
+        self._before = b""
         self.written = 0
 
     def sign_with(self, key: bytes) -> None:
@@ -54,13 +56,18 @@ class Answers:
         body = _Body()
         send(body, {**head, "number": number}, list(parts))  # type: ignore[arg-type]
         data = b"".join(body.pieces)
-        signature = blake2b(data, key=self._key, digest_size=SIGNATURE_BYTES).digest()
+        signature = self._before = signed(data, self._before, self._key)
         self._file.write(b"%d\n" % len(data) + signature + data)
         self._file.flush()
         self.written += len(data)
 
     def close(self) -> None:
         self._file.close()
+
+
+def signed(data: bytes, before: bytes, key: bytes) -> bytes:
+    """The signature of a frame behind the one whose signature is `before`; nothing is before the first."""
+    return blake2b(before + data, key=key, digest_size=SIGNATURE_BYTES).digest()
 
 
 class _Body:
@@ -98,6 +105,9 @@ def main(slice_path: str, answers_path: str) -> int:
     said = there.ask(
         {name: head[name] for name in ("limits", "language", "entry", "crash_code")}, [source], PREPARE_SECONDS
     )
+    if said is not None and "starved" in said[0]:
+        answers.write(BAD, {"why": said[0]["starved"]})
+        return NOT_BEGUN
     clear = True
     if said is None or "unfit" in said[0]:
         unfit = "its compilation ended the judge's process" if said is None else said[0]["unfit"]

@@ -19,7 +19,7 @@ from typing import BinaryIO, NamedTuple
 
 from . import kernel
 from .child import Limits, Program, become
-from .languages import Unfit, prepare
+from .languages import Starved, Unfit, prepare
 from .places import Places
 from .wire import receive, send
 
@@ -54,6 +54,9 @@ def serve(requests: BinaryIO, replies: BinaryIO, work: str) -> None:
         program = prepare(head, parts[0], partial(run, places))
     except Unfit as unfit:
         send(replies, {"unfit": str(unfit)[-SAID_BYTES:]}, [])
+        return
+    except Starved as starved:
+        send(replies, {"starved": str(starved)}, [])
         return
     _import_what_it_will(parts[0])
     send(replies, {}, [])
@@ -102,6 +105,8 @@ def run(
     watch = Watch(pid, limits, began, output, errors)
     kind = watch.to_the_end()
     used = kernel.cpu_seconds(pid)
+    if kind == "starved" and kernel.descendants(os.getpid()) != [pid]:
+        kind = "crowded"
     with suppress(OSError):
         os.kill(pid, 9)
     _, status, usage = os.wait4(pid, 0)
@@ -130,6 +135,7 @@ class Watch:
         self._limits = limits
         self._began = began
         self._fds = (output, errors)
+        self._busy: dict[int, float] = {}
         self.output = bytearray()
         self.said = bytearray()
 
@@ -179,15 +185,17 @@ class Watch:
         return bool(data)
 
     def _over(self) -> str:
-        """The limit that the process has passed, if it has: of CPU, with all below it; of time spent in waiting for
-        anything but a CPU; or of the time that a machine may take to give it its CPU at all.
+        """The limit that the case has passed, if it has: of CPU, with all that it started, which is below this process
+        whatever it has left; of time in which none of these, the ended ones too, wanted a CPU; or of the time that a
+        machine may take to give it its CPU at all.
         """
         wall = time.monotonic() - self._began
-        processes = [self._pid, *kernel.descendants(self._pid)]
+        processes = kernel.descendants(os.getpid())
         cpu = sum(map(kernel.cpu_seconds, processes))
+        self._busy.update((pid, kernel.busy_seconds(pid)) for pid in processes)
         if cpu > self._limits.cpu_seconds:
             return "time limit"
-        if wall - max(cpu, *map(kernel.busy_seconds, processes)) > self._limits.cpu_seconds + IDLE_SPARE_SECONDS:
+        if wall - max(cpu, sum(self._busy.values())) > self._limits.cpu_seconds + IDLE_SPARE_SECONDS:
             return "idle"
         return "starved" if wall > self._limits.wall_seconds else ""
 

@@ -27,6 +27,8 @@ RECURSION = 50_000
 DATA_FACTOR = 2
 DATA_SPARE_BYTES = 256 << 20
 """Memory that is set aside counts for the kernel's limit, but not for ours, which is about what was used."""
+RLIMIT_MSGQUEUE = 12
+"""Bytes of POSIX queues, which no folder shows to who would clear them away. Python has no name for it."""
 UNFLUSHED = 120
 """The exit code of a Python whose last output could not be written."""
 
@@ -82,6 +84,7 @@ def limit(limits: Limits, stack_bytes: int = STACK_BYTES) -> None:
         (resource.RLIMIT_FSIZE, FILE_BYTES),
         (resource.RLIMIT_NOFILE, OPEN_FILES),
         (resource.RLIMIT_CORE, 0),
+        (RLIMIT_MSGQUEUE, 0),
     ):
         hard = resource.getrlimit(kind)[1]
         value = soft if hard == resource.RLIM_INFINITY else min(soft, hard)

@@ -29,6 +29,8 @@ LOOK_SECONDS = 0.25
 IDLE_SPARE_SECONDS = 1.0
 WALL_FACTOR, WALL_SPARE_SECONDS = 10.0, 10.0
 """How long a machine that is too busy may take to give the solution its CPU."""
+OURS = 2
+"""Processes below this one that no solution has started: the nursery's, and its own."""
 ANSWER_BYTES = 16 << 20
 SAID_CHARS = 2000
 
@@ -47,27 +49,36 @@ class BadTests(BaseException):
 
 
 class Budget:
-    """The time of a case: CPU that the solution uses, or time in which neither it nor the tests want any."""
+    """The time of a case: CPU that the solution uses, with all that it started, or time in which neither it nor the
+    tests want any.
+    """
 
     def __init__(self, pid: int, seconds: float) -> None:
         self._pid = pid
         self._seconds = seconds
+        self._used = self._cpu_seconds()
         self._began = self._now()
 
     def check(self) -> None:
         """Raises `Failure` when it is used up, `BadTests` when the machine has not let it be used."""
-        wall, cpu, mine, its = (now - then for now, then in zip(self._now(), self._began))
+        wall, mine, its = (now - then for now, then in zip(self._now(), self._began))
+        now = self._cpu_seconds()
+        cpu = sum(used - self._used.get(pid, 0.0) for pid, used in now.items())
         if cpu > self._seconds:
             raise Failure("time limit", f"it took {cpu:.1f} s of {self._seconds:g} s")
         if wall - mine - max(its, cpu) > self._seconds + IDLE_SPARE_SECONDS:
             raise Failure("time limit", f"it waited for longer than {self._seconds:g} s")
         if wall > WALL_FACTOR * self._seconds + WALL_SPARE_SECONDS:
+            if len(now) > OURS:
+                raise Failure("time limit", f"with all that it started it did not end in {wall:.0f} s")
             raise BadTests(f"the machine is too busy: {wall:.0f} s have passed, and {cpu:.1f} s of CPU")
 
-    def _now(self) -> tuple[float, float, float, float]:
-        pid = self._pid
-        busy = kernel.busy_seconds
-        return time.monotonic(), kernel.cpu_seconds(pid), busy(os.getpid()), busy(pid)
+    def _now(self) -> tuple[float, float, float]:
+        return time.monotonic(), kernel.busy_seconds(os.getpid()), kernel.busy_seconds(self._pid)
+
+    def _cpu_seconds(self) -> dict[int, float]:
+        """Of each process below this one: what the solution started may have left it."""
+        return {pid: kernel.cpu_seconds(pid) for pid in kernel.descendants(os.getpid())}
 
 
 class Candidate:

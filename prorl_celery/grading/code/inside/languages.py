@@ -25,8 +25,12 @@ class Unfit(Exception):
     """The source is no program: what the compiler says."""
 
 
+class Starved(Exception):
+    """The machine was too busy to compile it."""
+
+
 def prepare(head: dict[str, Any], source: bytes, run: Callable[..., Any]) -> Program:
-    """Compile a source; `run` runs a case. Raises `Unfit`."""
+    """Compile a source; `run` runs a case. Raises `Unfit`, `Starved`."""
     entry, crash_code = head["entry"], head["crash_code"]
     if head["language"] == "cpp":
         return Program(None, _binary(source, run), entry, crash_code)
@@ -47,6 +51,10 @@ def _binary(source: bytes, run: Callable[..., Any]) -> int:
     script = Program(compile(COPY_BINARY, "compile", "exec"), None, None, 1)
     limits = COMPILE._replace(output_bytes=BINARY_BYTES)
     ended = run(script, limits, b"", [("solution.cpp", source)], list(FLAGS))
+    if ended.kind in ("starved", "crowded"):
+        raise Starved(
+            f"the compiler was not given {COMPILE.cpu_seconds:g} s of CPU in {ended.wall:.0f} s: a busy machine"
+        )
     if ended.kind or ended.code:
         raise Unfit(f"it does not compile ({ended.kind or ended.code}): {ended.said.decode('utf-8', 'replace')}")
     binary = os.memfd_create("program")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from contextlib import suppress
 
 WRITABLE = ("/tmp", "/var/tmp", "/dev/shm")
+SHARED = ("shm", "sem", "msg")
+"""What System V keeps: memory, semaphores, queues. It outlives who made it."""
+IPC_RMID = 0
 
 
 class Places:
@@ -17,6 +21,7 @@ class Places:
         for place in {work, home, *WRITABLE}:
             with suppress(OSError):
                 self._before[place] = set(os.listdir(place))
+        self._shared = {kind: _shared(kind) for kind in SHARED}
 
     def fresh(self, files: list[tuple[str, bytes]]) -> str:
         """An empty folder with these files in it. Raises `OSError`."""
@@ -37,7 +42,26 @@ class Places:
                 added = set(os.listdir(place)) - before
             for name in added:
                 clean = _remove(os.path.join(place, name)) and clean
+        for kind, known in self._shared.items():
+            for number in _shared(kind) - known:
+                clean = _forget(kind, number) and clean
         return clean
+
+
+def _shared(kind: str) -> set[int]:
+    """The numbers of what System V keeps of a kind; none where the kernel has no such thing."""
+    try:
+        with open(f"/proc/sysvipc/{kind}", "rb") as file:
+            return {int(line.split()[1]) for line in file.readlines()[1:]}
+    except OSError:
+        return set()
+
+
+def _forget(kind: str, number: int) -> bool:
+    libc = ctypes.CDLL(None)
+    if kind == "sem":
+        return int(libc.semctl(number, 0, IPC_RMID)) == 0
+    return int(getattr(libc, f"{kind}ctl")(number, IPC_RMID, None)) == 0
 
 
 def _remove(path: str) -> bool:
