@@ -227,3 +227,25 @@ def test_a_hostile_reply_is_graded_at_once(reply: str) -> None:
     began = time.process_time()
     assert not key.grade(reply).right
     assert time.process_time() - began < 0.5
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "The acceleration is 9.81 m/s².",
+        "The acceleration of free fall is approximately 9.81 $\\mathrm{m/s^2}$ on Earth.",
+        "It is 9.81 m s^-2.",
+        "It is 9.81 m·s⁻² downwards",
+        "Approximately 9.81 meters per second squared.",
+        "about 9.81 meters per square second, says the book",
+        "It falls with 9.81 m/s^2, and 9.81 m/s^2 it is.",
+    ],
+)
+def test_a_unit_with_a_power_is_read_amid_prose_as_well(reply: str) -> None:
+    assert grade(reply, "9.81 m/s^2").right, grade(reply, "9.81 m/s^2")
+
+
+@pytest.mark.parametrize("reply", ["It is 2^10.", "x^2", "e^-2 or so", "it is s^(2)"])
+def test_neither_side_of_a_power_is_a_number_by_itself(reply: str) -> None:
+    assert "no answer" in (grade(reply, 2).why or "")
+    assert "no answer" in (grade(reply, 10).why or "")

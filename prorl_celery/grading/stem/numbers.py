@@ -1,6 +1,7 @@
 """A number as models and data sets write it: 3200, 1,234.5, 1.2e3, 3.2 x 10^3, 10^-7, 1/3, -2.5.
 
-"1,5" is none: it may be one and a half, or two numbers.
+"1,5" is none: it may be one and a half, or two numbers. Neither is what has a power other than one of ten, nor the
+power: the 2 of m/s^2 is no number that was given, and 2^10 is not 2.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ _MANTISSA = "|".join(
 )
 _TEN_TO = r"10\s?\^\s?\(?\s?(?P<{0}>[+-]?\d{{1,3}})\s?\)?"
 _NUMBER = re.compile(
-    rf"""(?<![\w.,])(?P<sign>[+-]\s?)?
+    rf"""(?<![\w.,^])(?<!\^[-+( ])(?<!\^\([-+])(?P<sign>[+-]\s?)?
     (?: {_TEN_TO.format("power")}
       | \(?(?P<above>{_MANTISSA})\)?\s?/\s?\(?(?P<below>\d{{1,40}}(?:\.\d{{0,40}})?)\)?(?![\d.eE])
-      | (?P<mantissa>{_MANTISSA})(?!\d|[.,]\d)
+      | (?P<mantissa>{_MANTISSA})(?!\d|[.,]\d|\s?\^)
         (?: [eE](?P<exponent>[+-]?\d{{1,3}})(?!\w) | \s?[×x*·]\s?{_TEN_TO.format("times")} )?
     )""",
     re.VERBOSE,

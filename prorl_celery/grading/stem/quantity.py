@@ -44,8 +44,9 @@ _BEHIND_SIGN = re.compile(r"[=≈]")
 _DEGREES = {"C": "degC", "F": "degF"}
 """Coulomb and farad, but where a temperature is asked."""
 _AROUND = " .,;:!*_`\"'()[]"
-_TIGHT = re.compile(r"\s?[^\s=,;]+(?:\s?(?:/|·|\*|\bper\b)\s?[^\s=,;]+){0,6}")
-"""A unit amid prose: what stands together, or is joined by a sign."""
+_FACTOR = r"(?:(?:square|cubic)\s)?[^\s=,;]+(?:\s(?:(?:squared|cubed)\b|[A-Za-zµΩ]{1,12}\^\(?[+-]?\d)){0,6}"
+_TIGHT = re.compile(rf"\s?{_FACTOR}(?:\s?(?:/|·|\*|\bper\b)\s?{_FACTOR}){{0,6}}")
+"""A unit amid prose: what stands together, is joined by a sign, or has a power, which prose has not."""
 
 
 @dataclass(frozen=True, slots=True)
