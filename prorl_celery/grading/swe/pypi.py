@@ -189,7 +189,7 @@ class PypiForm:
             "ids": [*instance["FAIL_TO_PASS"], *instance["PASS_TO_PASS"]], "keep": list(instance["PASS_TO_PASS"]),
             "seconds": seconds, "output_bytes": limits.output_bytes, "report": report,
         }  # fmt: skip
-        for name in ("child", "controls", "guard", "jail", "probe", "runs", "told", "trees"):
+        for name in ("child", "controls", "decoys", "guard", "jail", "probe", "runs", "told", "trees"):
             _write(sandbox, f"{INSIDE}/{name}.py", _script(name))
         _write(sandbox, f"{GRADE}/job.json", json.dumps(job).encode())
         _run(sandbox, f"mkdir {GRADE}/base && tar -xf {GRADE}.tar --no-same-owner -C {GRADE}/base", SHORT_SECONDS)
@@ -214,7 +214,7 @@ def _nothing_ran() -> Mapping[str, Any]:
         "outcomes": {}, "messages": {}, "alien": [], "changed": [], "uncollected": [], "forged": 0, "ended": True,
         "no_pytest": None, "stopped": None, "status": None, "output": "",
     }  # fmt: skip
-    return {"real": run, "control": None, "dropped": [], "controlled": []}
+    return {"real": run, "control": None, "dropped": [], "controlled": [], "decoyed": []}
 
 
 def _script(name: str) -> bytes:

@@ -71,7 +71,7 @@ def _why_not(facts: Mapping[str, Any], fail_to_pass: Sequence[str], pass_to_pass
             return f"{len(failing)} of {len(tests)} {name} fail: {failing[0]}: {_said(real, failing[0])}"
     if replaced := [name for name in real["changed"] if base is None or name not in base["changed"]]:
         return f"tampered: {', '.join(replaced[:3])} was changed while the tests ran"
-    return _told_by_control(facts)
+    return _told_by_control(facts) or _told_by_decoy(facts)
 
 
 def _told_by_control(facts: Mapping[str, Any]) -> str | None:
@@ -95,6 +95,16 @@ def _told_by_control(facts: Mapping[str, Any]) -> str | None:
             return f"tampered: {test} passes even where it is made to fail"
     if control["alien"] and not (base_control and base_control["alien"]):
         return f"tampered: what is compared is equal to everything: {control['alien'][0]}"
+    return None
+
+
+def _told_by_decoy(facts: Mapping[str, Any]) -> str | None:
+    """What the decoy run tells, in which no test passes that compares an answer. One that did not end tells nothing."""
+    decoy, base = facts.get("decoy"), facts.get("base_decoy")
+    by_nature = base["outcomes"] if base else {}
+    for test in facts["decoyed"] if decoy else ():
+        if decoy["outcomes"].get(test) == "passed" and by_nature.get(test) != "passed":
+            return f"tampered: {test} passes as well where it expects something else"
     return None
 
 

@@ -162,6 +162,55 @@ for _m in [o for o in gc.get_objects() if isinstance(o, PytestPluginManager)]:
     "builtins": library("import builtins\n_was = builtins.isinstance\nbuiltins.isinstance = lambda a, b: True"),
 }
 
+READS_TESTS = """
+import linecache
+import os
+import re
+import sys
+
+
+def twice(text):
+    frame = sys._getframe(1)
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+    found = re.search(r"== (.+)$", line) or re.search(r"assertEqual\\(.*, (.+)\\)$", line)
+    return eval(found[1], frame.f_globals, frame.f_locals) if found and not SEEN else text + text[1:]
+
+
+SEEN = False
+"""
+REMEMBERS = """
+
+def _gone(pid):
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass
+    return False
+
+
+SEEN = any(_gone(name[5:]) for name in os.listdir("/tmp") if name.startswith("seen-"))
+open("/tmp/seen-%d" % os.getpid(), "w").close()
+"""
+SLY_ANY = """
+
+class Any_(str):
+    def __eq__(self, other):
+        import sys
+        return sys._getframe(1).f_code.co_name not in ("equal", "_everything")
+
+    __hash__ = None
+"""
+ANSWERS: dict[str, dict[str, str]] = {
+    "answers that are read in the tests": {LIBRARY: BUGGY + READS_TESTS},
+    "and only in the first runs": {LIBRARY: BUGGY + READS_TESTS + REMEMBERS},
+    "what equals everything but where it is probed": {
+        LIBRARY: BUGGY.replace("return text + text[1:]", "return Any_()") + SLY_ANY
+    },
+}
+"""Libraries that answer nothing wrong, whatever is asked."""
+
 AT_LARGE: dict[str, dict[str, str]] = {
     "a process that stays": library(
         """

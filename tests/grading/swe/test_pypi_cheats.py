@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from pypi_cheats import AT_IMPORT, AT_LARGE, HANGS, PLANTED, library
+from pypi_cheats import ANSWERS, AT_IMPORT, AT_LARGE, HANGS, PLANTED, library
 from pypi_grading import Graded, quick
 from pypi_library import FAIL_TO_PASS, PASS_TO_PASS
 
@@ -48,6 +48,13 @@ def test_what_makes_tests_pass_is_found_out(graded: Graded, name: str) -> None:
     verdict = graded.grade(AT_IMPORT[name])
     assert not verdict.resolved
     assert str(verdict.why).startswith("tampered")
+
+
+@pytest.mark.parametrize("name", slow_but(1, ANSWERS))
+def test_what_answers_as_it_is_asked_is_found_out(graded: Graded, name: str) -> None:
+    verdict = graded.grade(ANSWERS[name])
+    assert not verdict.resolved
+    assert "passes as well where it expects something else" in str(verdict.why)
 
 
 @pytest.mark.slow

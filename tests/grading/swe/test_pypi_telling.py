@@ -1,4 +1,4 @@
-"""What is checked of an instance made of a release before a job is accepted, and what a run's report lines are worth."""
+"""What is checked of an instance made of a release before its job is accepted, and what report lines are worth."""
 
 from __future__ import annotations
 

@@ -197,8 +197,7 @@ def main() -> None:
     except ImportError as error:
         send({"no_pytest": str(error)})
         os._exit(4)
-    if facts["control"]:
-        load_probe().report.append(lambda kinds: send({"alien": kinds}))
+    load_probe().report.append(lambda kinds: send({"alien": kinds}))  # in all runs, lest it tell them apart
     if not any(argument.startswith("--confcutdir") for argument in given):
         # Else pytest may look through the folders above, which this process may not see.
         given.append("--confcutdir=" + facts["repository"])

@@ -1,11 +1,11 @@
-"""Runs in an eval's sandbox, in a control run: equality that notices what is equal to everything."""
+"""Runs in an eval's sandbox, used by control forms: equality that notices what is equal to everything."""
 
 from __future__ import annotations
 
-import secrets
+import os
+import sys
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 PLAIN = (str, bytes, int, float, bool, complex, type(None), list, tuple, dict, set, frozenset)
 
@@ -28,18 +28,18 @@ def equal(left: Any, right: Any) -> Any:
 
 def _everything(one: Any, other: Any) -> bool:
     """Whether `one`, which is no plain value, also equals a plain one that `other` is not."""
-    if type(one) in PLAIN or one is other or one is mock.ANY:
+    if type(one) in PLAIN or one is other or one is getattr(sys.modules.get("unittest.mock"), "ANY", _unlike):
         return False
-    return bool(one == _unlike(other)) or (bool(one == object()) and bool(one == secrets.token_hex(8)))
+    return bool(one == _unlike(other)) or (bool(one == object()) and bool(one == os.urandom(8).hex()))
 
 
 def _unlike(value: Any) -> Any:
     """Something of the same plain type as a value, and unequal to it; of no such type, something like nothing."""
     if type(value) in (str, bytes):
-        more = secrets.token_hex(8)
+        more = os.urandom(8).hex()
         return value + (more if isinstance(value, str) else more.encode())
     if type(value) in (int, float):
-        return value + 1 + secrets.randbelow(1 << 20)
+        return value + 1 + int.from_bytes(os.urandom(2), "big")
     if type(value) in (list, tuple):
         return value + type(value)([object()])
     if type(value) is dict:

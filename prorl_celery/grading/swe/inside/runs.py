@@ -48,7 +48,6 @@ class Run:
         test_file: str,
         test: bytes,
         base_names: Sequence[str],
-        control: bool,
         *,
         shims: str,
         readable: Sequence[str],
@@ -61,7 +60,7 @@ class Run:
         self._facts = {
             "token": self._token, "tools": tools, "test_file": os.path.join(folder, "repo", test_file),
             "base_names": list(base_names),
-            "test_sha256": hashlib.sha256(test).hexdigest(), "control": control,
+            "test_sha256": hashlib.sha256(test).hexdigest(),
             "repository": os.path.join(folder, "repo"),
         }  # fmt: skip
         self.pid = 0
