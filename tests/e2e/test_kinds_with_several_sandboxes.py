@@ -69,6 +69,6 @@ def test_an_eval_whose_worker_is_killed_is_repeated_alone(several: Service, kind
         with contextlib.suppress(ProcessLookupError):  # a stage's children die with it, and are of its name
             os.kill(pid, signal.SIGKILL)
     status = completed(several, job_id)
-    assert (status.attempt, status.turns) == (2, 4)
+    assert (status.attempt, status.turns) == (1, 4)
     assert several.keeper()["starts"] - before == starts
     assert eventually(lambda: several.keeper()["live"] == 0, 60), several.keeper()
