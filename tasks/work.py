@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast, get_args
 
+from prorl_celery.depth import check_depth
 from prorl_celery.errors import EvalError, FenceLost, HandlerError, NodeExhausted, StageError, Stopping, StoreError
 from prorl_celery.handlers.base import Handler, SandboxRequest
 from prorl_celery.jobs.claims import Claim
@@ -216,9 +217,11 @@ def call_handler(work: Work, method: Callable[[C], Any], ctx: C, stage: Stage) -
     if reason is not None and not isinstance(reason, Stopping):
         raise reason  # done too late; before the process ends is not too late
     try:
-        return json.loads(json.dumps(value, allow_nan=False))
+        plain = json.loads(json.dumps(value, allow_nan=False))
+        check_depth(plain)
     except (TypeError, ValueError, RecursionError) as error:
         raise HandlerError(f"what the handler's {stage} returned is not JSON: {error}") from error
+    return plain
 
 
 def job_error(error: StageError, stage: str) -> JobError:

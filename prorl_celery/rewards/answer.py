@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from prorl_celery.depth import check_depth
 from prorl_celery.errors import RewardRefused
 from prorl_celery.rewards.parts import finite
 
@@ -66,7 +67,8 @@ def _number(value: Any, server: str) -> float:
 def _plain(value: dict[str, Any], server: str) -> dict[str, Any]:
     try:
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:  # 1e999, half a surrogate pair
+        check_depth(value)
+    except (ValueError, RecursionError) as error:  # 1e999, half a surrogate pair, [[[...]]]
         raise RewardRefused(f"{server} answered what cannot be kept as JSON") from error
     return value
 

@@ -45,3 +45,12 @@ def test_every_finite_number_comes_back_as_it_was_sent(number: float) -> None:
 def test_a_score_and_a_list_of_scores_are_not_mixed_up() -> None:
     with pytest.raises(RewardRefused):
         read_score(b'{"score": null, "scores": [1.0]}', "it")
+
+
+def test_what_nests_deeper_than_a_result_may_is_refused() -> None:
+    def answer(levels: int) -> bytes:
+        return b'{"score": 1, "why": ' + b"[" * levels + b"]" * levels + b"}"
+
+    assert read_score(answer(90), "it").score == 1.0
+    with pytest.raises(RewardRefused, match="cannot be kept as JSON"):
+        read_score(answer(300), "it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ from prorl_celery.jobs.models import JobRequest, JobStatus, Result
 from prorl_celery.jobs.turns import Turn, ids_array, logprobs_array
 from prorl_celery.sandbox.client import KeeperClient
 from tasks.process import StageProcess
+from web.rendering import result_pieces
 
 SHAPING = {
     "overlong": {"max_tokens": 10, "buffer_tokens": 5, "penalty": 1.0},
@@ -45,7 +47,10 @@ class Talker(Handler):
         return {"answer": ctx.instance.get("answer")}
 
     def eval(self, ctx: EvalContext) -> dict[str, Any]:
-        return {"reward": 1.0, "resolved": True, **ctx.instance.get("verdict", {})}
+        verdict = {"reward": 1.0, "resolved": True, **ctx.instance.get("verdict", {})}
+        if levels := ctx.instance.get("levels"):
+            verdict["why"] = json.loads("[" * levels + "]" * levels)
+        return verdict
 
 
 Drive = Callable[..., JobStatus]
@@ -181,3 +186,17 @@ def test_a_cancel_reaches_the_server(drive: Drive, process: StageProcess) -> Non
         assert stub.aborted.wait(5)
     handler.thread.join(10)
     assert status.state == "cancelled"
+
+
+@pytest.mark.parametrize("levels", [90, 300])
+def test_a_verdict_that_nests_too_deep_is_the_handlers_fault_and_no_result_that_nobody_can_read(
+    run: Callable[..., Result], levels: int
+) -> None:
+    result = run({"says": "x", "levels": levels})
+    assert Result.model_validate_json(b"".join(result_pieces(result))) == result
+    if levels == 90:
+        assert (result.reward, str(result.eval["why"]).count("[")) == (1.0, 90)
+    else:
+        assert result.error is not None
+        assert (result.error.kind, result.reward) == ("handler", None)
+        assert "nested deeper than 100 levels" in result.error.message
