@@ -106,7 +106,7 @@ async def _ask(session: aiohttp.ClientSession, url: str, body: bytes, call_secon
     try:
         async with session.post(url, data=body, headers=headers, allow_redirects=False, timeout=timeout) as response:
             data = await _bounded(response)
-    except aiohttp.InvalidURL as error:
+    except (aiohttp.InvalidURL, UnicodeError) as error:  # the latter: a label of the host is empty or too long
         raise RewardRefused(f"{name} is no url that can be asked") from error
     except TimeoutError as error:
         raise _Fault(f"no answer within {call_seconds:.1f} s") from error

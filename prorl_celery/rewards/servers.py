@@ -65,16 +65,21 @@ class RewardServer:
         """One call has ended so. Whatever was answered, but for a fault, tells that the server is well."""
         self.calls[outcome] += 1
         if outcome == "failed":
+            now = time.monotonic()
+            if now < self._held_until:
+                return  # it was asked before it was held off, as hundreds may have been: that tells nothing new
             self.failures += 1
             if self.held_off:
                 hold = min(FIRST_HOLD_SECONDS * 2 ** min(self.failures - OPEN_AFTER, 10), LONGEST_HOLD_SECONDS)
-                self._held_until = time.monotonic() + hold
+                self._held_until = now + hold
                 if self.failures == OPEN_AFTER:
                     log.warning("the reward server %s is held off: %d calls in a row failed", self.name, OPEN_AFTER)
             return
         self.seconds += seconds
         if self.held_off:
             log.warning("the reward server %s answers again", self.name)
+            self._held_until = 0.0
+            self._wake()
         self.failures = 0
 
     def told(self) -> dict[str, Any]:

@@ -232,3 +232,9 @@ def test_a_user_in_the_url_is_sent_and_never_told(stub: RewardStub, ask: Ask, ca
     assert stub.headers[0]["Authorization"] == "Basic " + base64.b64encode(b"user:hushhush").decode()
     assert "hushhush" not in str(refused.value)
     assert "hushhush" not in caplog.text
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 64])
+def test_a_host_that_no_name_service_knows_to_ask_for_is_refused(ask: Ask, host: str) -> None:
+    with pytest.raises(RewardRefused, match="no url that can be asked"):
+        ask(f"http://{host}/")

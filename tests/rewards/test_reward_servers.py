@@ -128,3 +128,26 @@ def test_so_many_servers_are_remembered_and_none_that_is_asked_is_forgotten() ->
         servers.at(f"http://s{number}/")
     assert len(servers.told()) == MOST_SERVERS
     assert servers.at("http://busy/") is busy
+
+
+def test_calls_that_were_out_when_it_was_held_off_make_the_hold_no_longer() -> None:
+    server = RewardServer("it")
+    for _ in range(500):
+        server.count("failed", 0.1)
+    assert server.calls["failed"] == 500
+    assert server.held_off
+    assert server._held_until - time.monotonic() <= module.FIRST_HOLD_SECONDS
+
+
+def test_whoever_waits_goes_on_at_once_when_a_call_that_was_out_is_answered() -> None:
+    async def scenario() -> float:
+        server = RewardServer("it")
+        for _ in range(OPEN_AFTER):
+            server.count("failed", 0.1)
+        server._held_until += 60.0
+        asyncio.get_running_loop().call_later(0.05, server.count, "scored", 0.1)
+        began = time.monotonic()
+        async with server.place(began + 60.0):
+            return time.monotonic() - began
+
+    assert asyncio.run(scenario()) < 30.0
