@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import stat
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
@@ -67,8 +68,15 @@ class JobSource:
 
     @classmethod
     def of_file(cls, file: Path, options: JobOptions, **more: Any) -> JobSource:
-        """The rows of a file."""
-        return cls(str(file), lambda: rows_of(file), options, **more)
+        """The rows of a file. Reading them raises `SettingsError` where the file is not what it was at this moment."""
+        before = _stamp(file)
+
+        def rows() -> Entries:
+            _check_unchanged(file, before)
+            yield from rows_of(file)
+            _check_unchanged(file, before)
+
+        return cls(str(file), rows, options, **more)
 
     def check(self, handlers: HandlerRegistry | None) -> Report:
         """Look at all rows as the service would, with these handlers. From then on `jobs` leaves out what is bad."""
@@ -117,6 +125,26 @@ class JobSource:
 
     def _body(self, value: dict[str, Any]) -> dict[str, Any]:
         return body_of(value if self._to_instance is None else self._to_instance(value))
+
+
+def _stamp(file: Path) -> tuple[int, ...]:
+    """Tells whether a file is still the same. Raises `SettingsError` for what cannot be read twice, such as a pipe."""
+    try:
+        found = file.stat()
+    except OSError as error:
+        raise SettingsError(f"{file} cannot be read: {error.strerror}") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise SettingsError(
+            f"{file} is no plain file: all rows are checked before the first is sent, so it is read twice"
+        )
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _check_unchanged(file: Path, before: tuple[int, ...]) -> None:
+    if _stamp(file) != before:
+        raise SettingsError(
+            f"{file} was changed since its rows were checked; the same command goes on with what it is now"
+        )
 
 
 def _text(job: dict[str, Any]) -> bytes:

@@ -14,7 +14,7 @@ from prorl_celery.cli import rowreport
 from prorl_celery.cli.jobfile import JobOptions, bodies_of, jobs_of
 from prorl_celery.cli.jobsource import JobSource
 from prorl_celery.cli.submit import submit
-from prorl_celery.data.files import Row
+from prorl_celery.data.files import Row, rows_of
 from prorl_celery.errors import ApiError, SettingsError
 from prorl_celery.handlers.base import Handler
 from prorl_celery.handlers.registry import HandlerRegistry, load_handlers
@@ -145,7 +145,7 @@ def test_what_is_there_twice_is_told(run: Any, tmp_path: Path) -> None:
 
 def test_a_row_that_goes_bad_between_the_looks_is_not_sent(tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", MATH)
-    source = JobSource.of_file(file, JobOptions(run="r"))
+    source = JobSource(str(file), lambda: rows_of(file), JobOptions(run="r"))
     source.check(None)
     write(file, "{")
     with pytest.raises(SettingsError, match=r"a\.jsonl, line 1: not JSON"):
