@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from prorl_celery.bench import crowd, noops, overlap, toy
 from prorl_celery.bench.dapo.run import dapo
+from prorl_celery.bench.kinds import kinds
 from prorl_celery.bench.report import Report
 from prorl_celery.bench.service import bench_service
 from prorl_celery.bench.sizes import Sizes
@@ -23,7 +24,13 @@ def pipeline(sizes: Sizes) -> Report:
     return report
 
 
-BENCHES: dict[str, Callable[[Sizes], Report]] = {"pipeline": pipeline, "tools": tools, "tokens": tokens, "dapo": dapo}
+BENCHES: dict[str, Callable[[Sizes], Report]] = {
+    "pipeline": pipeline,
+    "tools": tools,
+    "tokens": tokens,
+    "dapo": dapo,
+    "kinds": kinds,
+}
 
 
 def run(name: str, sizes: Sizes) -> Report:

@@ -33,7 +33,8 @@ from prorl_celery.settings import Settings
 from prorl_celery.testing import ScriptedBackend
 
 HANDLERS = ",".join(
-    f"prorl_celery.bench.handlers:{name}" for name in ("NoopHandler", "WaitHandler", "ToyHandler", "StepsHandler")
+    f"prorl_celery.bench.handlers:{name}"
+    for name in ("NoopHandler", "WaitHandler", "ToyHandler", "StepsHandler", "AskHandler")
 )
 KEPT_VARIABLES = ("PRORL_SANDBOX", "PRORL_SANDBOX_USER", "PRORL_ALLOW_UNSAFE_LOCAL")
 """Of the caller's settings, what a machine may need; all others are the defaults, so that figures compare."""

@@ -57,6 +57,13 @@ class Sizes:
     dapo_ten_step_seeds: int = 30
     dapo_prompts: tuple[int, ...] = (100, 10_000)
 
+    kinds_s: float = 5.0
+    """How long each kind is graded, and how long two ways take turns."""
+    many_cases: int = 10_000
+    """Of one problem."""
+    asked: int = 300
+    """Calls of a judge."""
+
 
 FULL = Sizes()
 QUICK = Sizes(
@@ -86,5 +93,8 @@ QUICK = Sizes(
     calls_at_once=400,
     dapo_seeds=5,
     dapo_ten_step_seeds=2,
+    kinds_s=0.5,
+    many_cases=500,
+    asked=50,
 )
 """For a look: rough figures within two minutes."""

@@ -13,7 +13,7 @@ from prorl_celery.cli.output import print_json
 
 
 @click.command()
-@click.argument("name", type=click.Choice(["pipeline", "tools", "tokens", "dapo", "all"]), default="all")
+@click.argument("name", type=click.Choice(["pipeline", "tools", "tokens", "dapo", "kinds", "all"]), default="all")
 @json_option
 @click.option("--quick", is_flag=True, help="Rough figures within a few minutes; some are then absent.")
 @click.option(

@@ -39,4 +39,7 @@ def tiny() -> Sizes:
         balanced=300,
         acquires=64,
         calls=3,
+        kinds_s=0.01,
+        many_cases=40,
+        asked=3,
     )
