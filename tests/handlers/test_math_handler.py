@@ -84,6 +84,7 @@ def test_a_bad_instance_is_refused_before_it_is_run(changes: dict[str, Any], fie
     assert refused.value.field == field
 
 
+@pytest.mark.slow
 def test_a_key_is_parsed_in_init_and_only_where_it_has_to_be(in_child: InChild) -> None:
     for answer in ("7", 7, "yes", r"\frac{1}{2}"):
         plain: Any = SimpleNamespace(instance=INSTANCE | {"answer": answer}, in_child=no_child)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from grading.math_children import InChild, children
+from grading.math_children import InChild, forked
 
 from prorl_celery.data.gym import instances
 from prorl_celery.errors import BadInstance, EvalError
@@ -20,10 +19,9 @@ from prorl_celery.handlers.reasoning_gym import ReasoningGymHandler
 HANDLER = ReasoningGymHandler()
 
 
-@pytest.fixture(scope="module")
-def in_child() -> Iterator[InChild]:
-    with children() as made:
-        yield made
+@pytest.fixture
+def in_child() -> InChild:
+    return forked
 
 
 def one(task: str, seed: int = 3, **config: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from prorl_celery.errors import BadInstance, EvalError
 from prorl_celery.grading.bounds import Say, bounded
-from prorl_celery.grading.math.compare import NeedsVerify, never, says
+from prorl_celery.grading.math.compare import NeedsVerify, both_signs, never, says
 from prorl_celery.grading.math.forms import DEEPEST, LONGEST_ANSWER, Key, UnreadableKey, read_key
 from prorl_celery.grading.math.latex import balance_problem, bracketed, parts, split_top
 from prorl_celery.grading.math.numbers import plain_number
@@ -112,7 +112,7 @@ def _key_problem(key: Key) -> str | None:
     if whole is not None:
         return None if has_value(whole) else "it has no value"
     held = bracketed(key.text)
-    pieces = parts(held[1] if held else key.text)
+    pieces = [one for piece in parts(held[1] if held else key.text) for one in both_signs(piece)]
     for piece in pieces:
         for side in split_top(piece, "="):
             if plain_number(side) is None and parsed(side) is None:

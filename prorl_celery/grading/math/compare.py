@@ -6,7 +6,9 @@ words compared here; an expression goes to whom it may concern (`Verify`).
 - `\\pm a` is the list of two.
 - A name before the last `=` is left out unless both have one: `x = 5` is 5, and `y = 5` is not `x = 5`.
 - Where the key is a number, an expression that is made of the problem's numbers only is the problem again, no answer to
-  it: `3 + 4` is not 7 to who asked for 3 + 4.
+  it: `3 + 4` is not 7 to who asked for 3 + 4. So is, whatever the key, a formula that stands in the problem as it is,
+  and an integral, a sum or a limit that the key has not.
+- A chain is right if its last side is, and no side is another number: `8 = 7` is not 7.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import re
 from collections.abc import Callable
 
 from prorl_celery.grading.math.forms import Key, as_word, same_word
-from prorl_celery.grading.math.latex import bracketed, close, parts, split_top
+from prorl_celery.grading.math.latex import bracketed, close, formulas, parts, split_top
 from prorl_celery.grading.math.numbers import different_units, equal, plain_number, split_unit
 
 MOST_PARTS = 64
@@ -28,7 +30,18 @@ _RELATION = re.compile(r"=|<|>|\\(?:le|ge|ne|in|lt|gt|leqslant|geqslant|equiv|ap
 _NAME = re.compile(r"\s*\\?[A-Za-z]+(?:_\{?\w+\}?)?(?:\([a-z](?:, ?[a-z])*\))?\s*")
 _BEYOND = re.compile(r"[-+]?[\d.]+[eE][-+]?\d{4,}")
 """A number with an exponent beyond those that are read."""
+_LOG = re.compile(r"\\log(?![a-zA-Z])(?!\s*_)")
+"""The natural logarithm, to whose key is in `\\ln`."""
 _DIGITS = re.compile(r"\d+(?:\.\d+)?|\.\d+")
+_UNDONE = re.compile(
+    r"\\(?:int|iint|oint|sum|prod|lim)(?![a-zA-Z])|[∫∑∏]|\\frac\s*\{\s*(?:d|\\partial)\s*\}\s*\{\s*(?:d|\\partial)"
+)
+"""What asks for work, and says nothing of what comes of it."""
+_OPERATION = re.compile(r"[-+*/^!=<>|]|\\[a-zA-Z]+|\d[a-zA-Z(]")
+_NEUTRAL = re.compile(r"[-+]\s*0(?![\d.])|(?:\\cdot|\\times|[*/^])\s*\{?\s*1\s*\}?(?![\d.])")
+"""What changes nothing."""
+_APART = re.compile(r"\d\s+(?!\d{3}(?!\d))\d")
+"""Two numbers; `1 000` is one."""
 
 
 class NeedsVerify(Exception):
@@ -44,29 +57,57 @@ def says(key: Key, got: str, problem: str, verify: Verify) -> bool:
     """Whether a reply's answer, in one spelling, is the key's. Raises what `verify` does."""
     if key.kind == "word":
         return same_word(key.text, got)
+    if key.kind == "number" and plain_number(got) is None and "\\" not in got and _APART.search(got) is not None:
+        return False
     if close(key.text) == close(got):
         return True
     if key.kind == "number" and (_BEYOND.fullmatch(got) is not None or repeats(got, problem)):
+        return False
+    if _copied(got, problem):
         return False
     return _same(key.text, got, verify)
 
 
 def repeats(got: str, problem: str) -> bool:
     """Whether an answer is an expression, no plain number, whose numbers are all the problem's."""
-    if plain_number(got) is not None or "=" in got:
+    if plain_number(got) is not None or len(split_top(got, "=")) > 1:
         return False
-    numbers = _DIGITS.findall(got)
+    numbers = _DIGITS.findall(_NEUTRAL.sub("", got))
     return bool(numbers) and set(numbers) <= set(_DIGITS.findall(problem))
 
 
+def _copied(got: str, problem: str) -> bool:
+    """Whether an answer with something to do in it, a fraction to reduce for one, is a formula of the problem. Where
+    that is the key it is right before this is asked.
+    """
+    number = plain_number(got)
+    reduced = number is not None and ("frac" not in got or _DIGITS.findall(got) == _DIGITS.findall(str(number.value)))
+    if reduced or _OPERATION.search(got) is None:
+        return False
+    said = close(got)
+    return any(close(formula).rstrip("=?") == said for formula in formulas(problem))
+
+
 def _same(key: str, got: str, verify: Verify) -> bool:
+    if _contradicts_itself(got):
+        return False
     key, got = _without_names(key, got)
+    if _UNDONE.search(got) is not None and _UNDONE.search(key) is None:
+        return False
     keys, gots = _entries(key), _entries(got)
     if len(keys) != len(gots) or len(keys) > MOST_PARTS:
         return False
     if len(keys) > 1 or _is_set(key) or _is_set(got):
         return _any_order(keys, gots, verify)
     return _one(keys[0], gots[0], verify)
+
+
+def _contradicts_itself(got: str) -> bool:
+    """Whether a chain of equals has two different numbers."""
+    if len(parts(got)) != 1:
+        return False
+    sides = [number for side in split_top(got, "=") if (number := plain_number(side.strip())) is not None]
+    return any(not (equal(one, sides[-1]) or equal(sides[-1], one)) for one in sides[:-1])
 
 
 def _any_order(keys: list[str], gots: list[str], verify: Verify) -> bool:
@@ -103,6 +144,8 @@ def _one(key: str, got: str, verify: Verify) -> bool:
         if _any_order(unions[0], unions[1], verify):
             return True
         return verify(key, got)
+    if r"\ln" in key and r"\log" not in key and r"\ln" not in got:
+        got = _LOG.sub(r"\\ln", got)
     held, got_held = bracketed(key), bracketed(got)
     if held is not None and got_held is not None:
         keys, gots = parts(held[1]), parts(got_held[1])
@@ -113,8 +156,12 @@ def _one(key: str, got: str, verify: Verify) -> bool:
                 and len(keys) == len(gots)
                 and all(_one(*_without_names(k, g), verify) for k, g in zip(keys, gots, strict=True))
             )
-    elif held is not None and len(parts(held[1])) > 1 and _RELATION.search(got) is None and r"\begin" not in got:
-        return False
+    else:
+        several = [one is not None and len(parts(one[1])) > 1 for one in (held, got_held)]
+        if several[0] and _RELATION.search(got) is None and r"\begin" not in got:
+            return False
+        if several[1] and key_number is not None:
+            return False
     return verify(key, got)
 
 
@@ -124,10 +171,11 @@ def _entries(text: str) -> list[str]:
     if len(entries) == 1 and _is_set(entries[0]):
         held = bracketed(entries[0])
         entries = parts(held[1]) if held is not None else entries
-    return [one for entry in entries for one in _both_signs(entry)] or [text]
+    return [one for entry in entries for one in both_signs(entry)] or [text]
 
 
-def _both_signs(entry: str) -> list[str]:
+def both_signs(entry: str) -> list[str]:
+    r"""The two that an entry with one `\pm` is, else the entry."""
     if len(_PLUS_MINUS.findall(entry)) != 1:
         return [entry]
     plus, minus = (_PLUS_MINUS.sub(sign, entry).strip() for sign in "+-")

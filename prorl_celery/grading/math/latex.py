@@ -80,6 +80,14 @@ def close(text: str) -> str:
     return re.sub(r"\s+", "", text)
 
 
+_FORMULA = re.compile(r"\$\$(.+?)\$\$|\$(.+?)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+
+
+def formulas(text: str) -> list[str]:
+    """What a text has between dollars or other signs that set mathematics off."""
+    return [next(group for group in found.groups() if group) for found in _FORMULA.finditer(text)]
+
+
 def boxes(text: str, most: int) -> list[tuple[int, int, str]]:
     r"""The last `most` boxes, `\boxed{...}` or `\fbox{...}`: where each begins and ends, and what is in it. A box
     within a box is part of it; one that is never closed is none.

@@ -29,6 +29,7 @@ _ANSWER_IS = re.compile(r"\banswers?\b(?:\s+(?:is|are)\b)?\s*[:=]?\s*(?:\*\*)?\s
 _SENTENCE_END = re.compile(r"(?<=[^\s\d])[.!?](?:\s|$)|(?<=\d)[.!?](?:\s|$)|\s(?:because|since|as)\s|\*\*(?=[\s.]|$)")
 _NUMBER = re.compile(r"[-+−]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:\s*\\?%|/\d+|[eE][-+]?\d{1,3}(?!\d))?")
 _LISTED = re.compile(r"[\s,;.]*(?:\b(?:and|or)\b)?[\s,;]*")
+_BOLD = re.compile(r"\*\*([^*]+)\*\*")
 _SPAN = re.compile(r"\$\$(.+?)\$\$|\$(.+?)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 
 
@@ -95,7 +96,8 @@ def _whole(text: str, kind: Kind) -> str | None:
     text = spelled(text)
     prose = re.sub(r"\\(?:text|begin|end)\s*\{[^{}]*\}|\\[A-Za-z]+", " ", text)
     if kind == "word":
-        return text
+        bold = _BOLD.findall(text)
+        return bold[0] if len(bold) == 1 else text
     if kind == "number" and plain_number(text) is None and re.search(r"[A-Za-z]{2}", prose) is not None:
         return None
     return text if len(re.findall(r"[A-Za-z]{3,}", prose)) <= 3 else None
