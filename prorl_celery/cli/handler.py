@@ -6,8 +6,9 @@ import json
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +87,9 @@ def try_(file: str, instance: Path, samples: int, as_json: bool, **options: Any)
     with _ending_well(), LocalRunner(kind) as runner:
         model(runner)
         for job in jobs:
-            outcomes.append(runner.run(job))
+            # What a handler prints is no part of the results.
+            with redirect_stdout(sys.stderr) if as_json else nullcontext():
+                outcomes.append(runner.run(job))
             if as_json:
                 click.echo(result_line(outcomes[-1]))
             else:
@@ -121,7 +124,7 @@ def _ending_well() -> Iterator[None]:
 def _read(path: Path) -> dict[str, Any]:
     try:
         instance = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SettingsError(f"{path}: {error}") from error
     if not isinstance(instance, dict):
         raise SettingsError(f"{path}: an instance is a JSON object, not {type(instance).__name__}")
@@ -135,7 +138,11 @@ def _job(kind: Any, instance: dict[str, Any], options: dict[str, Any], number: i
     from prorl_celery.handlers.registry import HandlerRegistry
     from prorl_celery.jobs.models import JobRequest
 
-    HandlerRegistry(dict.fromkeys((kind.data_source, *kind.aliases), kind())).find(str(instance.get("data_source")))
+    if "data_source" not in instance:
+        raise BadInstance(
+            f"the instance has no 'data_source'; {kind.__name__}'s is {kind.data_source!r}", field="data_source"
+        )
+    HandlerRegistry(dict.fromkeys((kind.data_source, *kind.aliases), kind())).find(str(instance["data_source"]))
     timeout = options["timeout"]
     body = {
         "job_id": f"try-{number}",
@@ -151,10 +158,23 @@ def _job(kind: Any, instance: dict[str, Any], options: dict[str, Any], number: i
     except ValidationError as error:
         first = error.errors()[0]
         raise BadInstance(str(first["msg"]), field=".".join(map(str, first["loc"]))) from error
-    kind().validate(job.instance.data())
-    if job.reward_url is not None:
-        kind().ground_truth(job.instance.data())
+    _look(kind, job)
     return job
+
+
+def _look(kind: Any, job: JobRequest) -> None:
+    """The handler's own look at the instance. Raises `BadInstance`; ends with a trace what raises anything else."""
+    try:
+        kind().validate(job.instance.data())
+        if job.reward_url is not None:
+            kind().ground_truth(job.instance.data())
+    except BadInstance:
+        raise
+    except Exception as error:  # noqa: BLE001 - users' code may raise anything; the API refuses such an instance
+        click.echo(traceback.format_exc(), err=True, nl=False)
+        what = f"{type(error).__name__}: {error}"
+        click.echo(f"prorl: {kind.__name__} could not read the instance ({what}); refuse it by BadInstance", err=True)
+        sys.exit(BAD_INPUT)
 
 
 def _model(options: dict[str, Any]) -> Any:
