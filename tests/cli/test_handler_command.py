@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from e2e_service import eventually
 from reward_stub import RewardStub
 
@@ -21,6 +22,7 @@ from prorl_celery.cli.handler import handler
 from prorl_celery.errors import SettingsError
 from prorl_celery.testing import ScriptedBackend
 
+Try = Callable[..., Result]
 PRORL = str(Path(sys.executable).with_name("prorl"))
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("PRORL_")}
 
@@ -40,6 +42,9 @@ class Odd(Handler):
         return {}
 
     def rollout(self, ctx):
+        if "says" in ctx.instance:
+            print(ctx.instance["says"])
+            return {}
         open(ctx.instance["note"], "w").close()
         return {"answer": ctx.sandbox.shell.run("sleep 60", timeout=60.0).output}
 
@@ -67,6 +72,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def try_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Try:
+    """`prorl handler try` in this process, which has all imported."""
+    monkeypatch.chdir(folder)
+    for name in os.environ.keys() - ENVIRONMENT.keys():
+        monkeypatch.delenv(name)
+    return lambda *arguments: CliRunner().invoke(handler, ["try", *map(str, arguments)])
+
+
 def test_what_new_writes_runs_at_once(folder: Path) -> None:
     tried = prorl("try", "river.py", "river.json", "--oracle", "river.oracle.jsonl", cwd=folder)
     assert tried.returncode == 0, tried.stderr
@@ -74,6 +88,7 @@ def test_what_new_writes_runs_at_once(folder: Path) -> None:
     assert '-> bash {"command": "grep -oiw row text.txt | wc -l"}\n[bash]\n3\n' in tried.stdout
 
 
+@pytest.mark.slow
 def test_what_new_writes_passes_its_own_test(folder: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
@@ -119,27 +134,35 @@ def test_new_refuses_a_bad_name_and_says_why(name: str, why: str, tmp_path: Path
     assert not list(tmp_path.iterdir())
 
 
-def test_try_takes_samples_and_gives_json(folder: Path) -> None:
+def test_try_takes_samples_and_gives_json(try_here: Try) -> None:
     rows = ["--oracle", "river.oracle.jsonl", "--policy", "recite:0.5", "--samples", "6", "--json"]
-    tried = prorl("try", "river.py:RiverHandler", "river.json", *rows, cwd=folder)
-    assert tried.returncode == 0, tried.stderr
+    tried = try_here("river.py:RiverHandler", "river.json", *rows)
+    assert tried.exit_code == 0, tried.stderr
     results = [json.loads(line) for line in tried.stdout.splitlines()]
     assert len(results) == 6
     assert {result["reward"] for result in results} == {0.0, 1.0}
     assert all(result["segments"][0]["loss_mask"] for result in results)
 
 
-def test_try_has_a_reward_server_score(folder: Path, tmp_path: Path) -> None:
+def test_what_a_handler_prints_does_not_stand_between_its_results(try_here: Try, tmp_path: Path) -> None:
+    instance = tmp_path / "odd.json"
+    instance.write_text(json.dumps({"data_source": "odd", "says": "Here I am."}))
+    tried = try_here("odd.py", instance, "--json")
+    assert [json.loads(line)["reward"] for line in tried.stdout.splitlines()] == [1.0]
+    assert "Here I am." in tried.stderr
+
+
+def test_try_has_a_reward_server_score(try_here: Try, folder: Path, tmp_path: Path) -> None:
     instance = tmp_path / "river.json"
     instance.write_text(json.dumps(json.loads((folder / "river.json").read_text()) | {"ground_truth": 3}))
     with RewardStub(lambda body: {"score": 0.25}) as stub:
         options = ["--oracle", "river.oracle.jsonl", "--reward-url", stub.url]
-        tried = prorl("try", "river.py", instance, *options, cwd=folder)
-        refused = prorl("try", "river.py", "river.json", *options, cwd=folder)
-    assert tried.returncode == 0, tried.stderr
+        tried = try_here("river.py", instance, *options)
+        refused = try_here("river.py", "river.json", *options)
+    assert tried.exit_code == 0, tried.stderr
     assert "completed, finish: reward 0.25" in tried.stdout
     assert [body["ground_truth"] for body in stub.bodies] == [3]
-    assert refused.returncode == 2
+    assert refused.exit_code == 2
     assert "(field ground_truth)" in refused.stderr
 
 
@@ -182,21 +205,22 @@ def test_try_refuses_what_cannot_begin(
     assert said in tried.stderr
 
 
-def test_an_error_of_the_handler_is_told_with_its_trace(folder: Path, tmp_path: Path) -> None:
+def test_an_error_of_the_handler_is_told_with_its_trace(try_here: Try, tmp_path: Path) -> None:
     instance = tmp_path / "odd.json"
     instance.write_text(json.dumps({"data_source": "odd", "breaks": True}))
-    tried = prorl("try", "odd.py", instance, cwd=folder)
-    assert tried.returncode == 1
+    tried = try_here("odd.py", instance)
+    assert tried.exit_code == 1
     assert "error of kind handler in init: the handler's init raised LookupError: nothing of the kind" in tried.stderr
     assert 'raise LookupError("nothing of the kind")' in tried.stderr
 
 
-def test_a_stage_whose_time_is_up_ends_the_job(folder: Path, tmp_path: Path) -> None:
+def test_a_stage_whose_time_is_up_ends_the_job(try_here: Try, tmp_path: Path) -> None:
     instance = tmp_path / "odd.json"
     instance.write_text(json.dumps({"data_source": "odd", "note": str(tmp_path / "note")}))
-    tried = prorl("try", "odd.py", instance, "--timeout", "1.5", cwd=folder)
-    assert tried.returncode == 3, tried.stderr
-    assert "error of kind timeout in rollout: rollout did not end within its 1.5 s" in tried.stderr
+    tried = try_here("odd.py", instance, "--timeout", "1.5")
+    assert tried.exit_code == 3, tried.stderr
+    # On a busy machine the sandbox alone may take as long.
+    assert re.search(r"error of kind timeout in (init|rollout): \1 did not end within its 1.5 s", tried.stderr)
 
 
 @pytest.fixture
@@ -216,7 +240,9 @@ def busy(folder: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         process.communicate(timeout=10)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+)
 def test_a_signal_ends_the_job_and_all_that_it_has(
     number: signal.Signals, code: int, busy: subprocess.Popen[str]
 ) -> None:

@@ -25,6 +25,7 @@ def test_the_tasks_are_told_without_importing_the_package() -> None:
     assert imported == "False"
 
 
+@pytest.mark.slow  # the package is long in importing itself
 def test_the_tasks_are_the_packages() -> None:
     program = "from reasoning_gym.factory import DATASETS; print(*sorted(DATASETS))"
     told = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=60, check=True)

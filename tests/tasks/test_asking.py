@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,8 @@ from prorl_celery.scheduling.backends import Backend
 from prorl_celery.scheduling.policy import PolicyRegistry
 from prorl_celery.store.clients import script_client
 from prorl_celery.testing import ScriptedBackend
+from tasks import clock, moving
+from tasks.backends import wait_for_backend
 from tasks.process import StageProcess
 
 Drive = Callable[..., JobStatus]
@@ -213,25 +217,33 @@ def test_the_stages_deadline_ends_the_call(process: StageProcess, asking: Callab
     assert (result.state, result.reward) == ("timed_out", None)
 
 
+@pytest.fixture(scope="module")
+def slow_judge() -> Iterator[ScriptedBackend]:
+    """One that does not come to its answer's end within a test."""
+    with ScriptedBackend("answer", latency=600.0, model_id="scripted-judge") as backend:
+        yield backend
+
+
 @pytest.mark.parametrize("kind", ["chat", "vllm"])
 def test_a_cancel_ends_the_generation_and_gives_the_slot_back(
-    process: StageProcess, asking: Callable[..., Result], kind: str
+    process: StageProcess, asking: Callable[..., Result], kind: str, slow_judge: ScriptedBackend
 ) -> None:
-    with ScriptedBackend("answer", latency=600.0, model_id="scripted-judge") as backend:
-        tokenizer = str(backend.tokenizer_dir) if kind == "vllm" else None
-        fields = {"kind": kind, "tokenizer": tokenizer, "gives_ids": kind == "vllm"}
-        process.backends.put(Backend(url=backend.url, model=backend.model, **fields))
+    backend = slow_judge
+    aborted = backend.stats()["aborts"]
+    tokenizer = str(backend.tokenizer_dir) if kind == "vllm" else None
+    fields = {"kind": kind, "tokenizer": tokenizer, "gives_ids": kind == "vllm"}
+    process.backends.put(Backend(url=backend.url, model=backend.model, **fields))
 
-        def cancel() -> None:
-            backend.wait_until(live=1, seconds=GENEROUS_SECONDS)
-            process.store.cancel("a")
-            process.beat.cancel("a")  # as the listener would
+    def cancel() -> None:
+        backend.wait_until(live=1, seconds=GENEROUS_SECONDS)
+        process.store.cancel("a")
+        process.beat.cancel("a")  # as the listener would
 
-        canceller = threading.Thread(target=cancel)
-        canceller.start()
-        result = asking(options={"model": backend.model})
-        canceller.join(GENEROUS_SECONDS)
-        assert backend.wait_until(live=0)["aborts"] == 1
+    canceller = threading.Thread(target=cancel)
+    canceller.start()
+    result = asking(options={"model": backend.model})
+    canceller.join(GENEROUS_SECONDS)
+    assert backend.wait_until(live=0)["aborts"] == aborted + 1
     assert (result.state, result.reward) == ("cancelled", None)
 
 
@@ -259,13 +271,21 @@ def test_a_pause_holds_the_judge_where_it_is_of_it_or_of_all(
 
 
 def test_no_more_of_a_time_out_than_work_is_counted_while_a_backend_is_waited_for(
-    process: StageProcess, asking: Callable[..., Result]
+    process: StageProcess, asking: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    slept = 0.0
+
+    def waits(work: Any, **wanted: Any) -> Backend:
+        nonlocal slept
+        slept = 100.0
+        register(process, server)
+        return wait_for_backend(work, **wanted)
+
+    monkeypatch.setattr(clock, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + slept))
+    monkeypatch.setattr(moving, "wait_for_backend", waits)
     with judge(lambda _: "yes") as server:
-        later = threading.Timer(0.6, lambda: (register(process, server), process.backends_bell.ring()))
-        later.start()
-        assert asking(options={"model": "judge", "timeout": 0.4}).eval["said"] == "yes"
-        later.join()
+        assert asking(options={"model": "judge", "timeout": 20.0}).eval["said"] == "yes"
+    assert slept, "nothing was waited for"
 
 
 def test_a_call_of_a_claim_that_is_lost_takes_nothing(process: StageProcess) -> None:

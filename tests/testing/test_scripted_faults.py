@@ -28,6 +28,20 @@ def looper() -> Iterator[ScriptedBackend]:
         yield backend
 
 
+@pytest.fixture(scope="module")
+def loops() -> Iterator[ScriptedBackend]:
+    with ScriptedBackend("loop") as backend:
+        yield backend
+
+
+@pytest.fixture
+def failing(loops: ScriptedBackend) -> ScriptedBackend:
+    """One that fails on demand, and that nothing was demanded of yet."""
+    loops.wait_until(live=0)
+    loops.reset()
+    return loops
+
+
 @pytest.fixture
 def slow(scripted: Start) -> ScriptedBackend:
     """A backend whose calls outlast the test unless somebody ends them."""
@@ -65,8 +79,8 @@ def test_a_request_aborted_by_its_id_answers_with_what_it_has(scripted: Start) -
 
 
 @pytest.mark.parametrize(("mode", "status"), [("http500", 500), ("http429", 429)])
-def test_errors_on_demand_are_as_many_as_ordered(scripted: Start, mode: str, status: int) -> None:
-    backend = scripted("loop")
+def test_errors_on_demand_are_as_many_as_ordered(failing: ScriptedBackend, mode: str, status: int) -> None:
+    backend = failing
     backend.fail(mode, count=2)
     answers = [complete(backend) for _ in range(3)]
     assert [answer[0] for answer in answers] == [status, status, 200]
@@ -75,24 +89,24 @@ def test_errors_on_demand_are_as_many_as_ordered(scripted: Start, mode: str, sta
 
 
 @pytest.mark.parametrize("mode", ["html", "half_json"])
-def test_nonsense_on_demand_is_no_json(scripted: Start, mode: str) -> None:
-    backend = scripted("loop")
+def test_nonsense_on_demand_is_no_json(failing: ScriptedBackend, mode: str) -> None:
+    backend = failing
     backend.fail(mode, count=1)
     with pytest.raises(json.JSONDecodeError):
         complete(backend)
     assert complete(backend)[0] == 200
 
 
-def test_a_connection_closed_on_demand_gives_no_answer(scripted: Start) -> None:
-    backend = scripted("loop")
+def test_a_connection_closed_on_demand_gives_no_answer(failing: ScriptedBackend) -> None:
+    backend = failing
     backend.fail("close", count=1)
     with pytest.raises((ConnectionError, http.client.RemoteDisconnected)):
         complete(backend)
     assert complete(backend)[0] == 200
 
 
-def test_answers_without_ids_and_with_nan_on_demand(scripted: Start) -> None:
-    backend = scripted("loop")
+def test_answers_without_ids_and_with_nan_on_demand(failing: ScriptedBackend) -> None:
+    backend = failing
     backend.fail("no_ids", count=1)
     assert complete(backend)[1]["choices"][0]["token_ids"] is None
     backend.fail("nan", count=1)
@@ -100,8 +114,8 @@ def test_answers_without_ids_and_with_nan_on_demand(scripted: Start) -> None:
     assert all(value != value for value in values)
 
 
-def test_hanging_and_slow_calls_are_live_until_the_caller_goes(scripted: Start) -> None:
-    backend = scripted("loop")
+def test_hanging_and_slow_calls_are_live_until_the_caller_goes(failing: ScriptedBackend) -> None:
+    backend = failing
     for mode in ("hang", "slow"):
         backend.fail(mode, count=1, seconds=60)
         connection = send(backend)
@@ -110,8 +124,8 @@ def test_hanging_and_slow_calls_are_live_until_the_caller_goes(scripted: Start) 
         assert backend.wait_until(live=0, seconds=5)["outcomes"]["disconnect"] >= 1
 
 
-def test_failures_come_with_their_probability_until_reset(scripted: Start) -> None:
-    backend = scripted("loop")
+def test_failures_come_with_their_probability_until_reset(failing: ScriptedBackend) -> None:
+    backend = failing
     backend.fail("http500", probability=0.5)
     statuses = [complete(backend)[0] for _ in range(60)]
     assert 10 < statuses.count(500) < 50
@@ -127,13 +141,14 @@ def test_a_wrong_order_of_failures_is_refused(looper: ScriptedBackend, order: di
     assert post(looper.url + "/scripted/fail", order)[0] == 400
 
 
-def test_a_thousand_calls_live_at_once(scripted: Start) -> None:
-    backend = scripted("toy", latency=3)
+@pytest.mark.parametrize("calls", [100, pytest.param(1000, marks=pytest.mark.slow)])
+def test_many_calls_live_at_once(scripted: Start, calls: int) -> None:
+    backend = scripted("toy", latency=3 if calls > 100 else 1)
     connections: list[socket.socket] = []
     try:
-        connections += [send(backend) for _ in range(1000)]
-        assert backend.wait_until(calls=1000, live=0, seconds=30)["outcomes"] == {"stop": 1000}
-        assert backend.stats()["peak_live"] > 500
+        connections += [send(backend) for _ in range(calls)]
+        assert backend.wait_until(calls=calls, live=0, seconds=30)["outcomes"] == {"stop": calls}
+        assert backend.stats()["peak_live"] > calls // 2
     finally:
         for connection in connections:
             connection.close()

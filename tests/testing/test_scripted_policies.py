@@ -50,25 +50,28 @@ def passed(modules: list[str], rows: list[dict[str, str]]) -> list[bool]:
     return result
 
 
-def test_solve_passes_the_hidden_tests_of_each_of_the_164_problems(solver: ScriptedBackend, tmp_path: Path) -> None:
+@pytest.mark.parametrize("rows", [ROWS[::20], pytest.param(ROWS, marks=pytest.mark.slow)], ids=["some", "all 164"])
+def test_solve_passes_the_hidden_tests_of_each_problem(
+    solver: ScriptedBackend, tmp_path: Path, rows: list[dict[str, str]]
+) -> None:
     modules = []
-    for number, row in enumerate(ROWS):
+    for number, row in enumerate(rows):
         workspace = tmp_path / str(number)
         workspace.mkdir()
         agent = Agent(solver.url, task(row), workspace).run(2)  # looks round, writes
-        if number % 20 == 0:
+        if number % 8 == 0:
             agent.run()
             assert agent.finished
             assert len(agent.turns) == 4
             assert agent.observations[-2] == "loads\nexit code 0"
         modules.append((workspace / "solution.py").read_text())
-    assert all(passed(modules, ROWS))
+    assert all(passed(modules, rows))
     assert solver.stats()["aborts"] == 0
 
 
 def test_fail_writes_modules_that_load_and_pass_no_hidden_test(scripted: Start, tmp_path: Path) -> None:
     backend = scripted("fail", oracle="human-eval")
-    rows, modules = ROWS[::16], []
+    rows, modules = ROWS[::41], []
     for number, row in enumerate(rows):
         workspace = tmp_path / str(number)
         workspace.mkdir()
@@ -94,11 +97,11 @@ def test_p_is_decided_by_the_seeds_and_the_problem(scripted: Start, tmp_path: Pa
         agent.turn()
         return (tmp_path / "solution.py").read_text()
 
-    first = [written(seed) for seed in range(12)]
+    first = [written(seed) for seed in range(6)]
     assert len(set(first)) == 2
     backend.kill()
     backend.start()
-    assert [written(seed) for seed in range(12)] == first
+    assert [written(seed) for seed in range(6)] == first
 
 
 def test_p_solves_about_that_share_of_the_samples() -> None:
