@@ -9,8 +9,12 @@ and those by which test runners are steered are put back to what they were witho
 command, whose log is read by the repository's own format (`bench_report`). Resolved is what has all of both lists
 passed.
 
-Nothing of ours is in the tests' process, and what it prints is what counts: code under test that forges its tests'
-results can be told only where the run's exit code contradicts them.
+What the tests' process prints is what counts, and code under test shares that process. What is done about it: where
+the command is one of pytest's, a test of ours that must fail is run behind the others (`bench_canary`), so that a
+process that ends before its end, or makes all of its tests pass, resolves nothing; an exit code that contradicts the
+log makes it worth nothing. Not told: code that forges what pytest prints to the end, ours included; that changes
+reports of the instance's tests alone; whose answers are equal to everything, or are read in the tests. Other runners
+(Django's, SymPy's) have the exit code alone. The form of `pypi` tells more of these.
 """
 
 from __future__ import annotations
@@ -18,12 +22,13 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from shlex import quote
 from typing import Any
 
-from prorl_celery.errors import BadImage, BadInstance, EvalError
+from prorl_celery.errors import BadImage, BadInstance, EvalError, SandboxError
 from prorl_celery.grading.swe.apply import apply_patch, guard, lay_base, restore, undo
+from prorl_celery.grading.swe.bench_canary import Canary, canary_beside
 from prorl_celery.grading.swe.bench_report import report
 from prorl_celery.grading.swe.bench_specs import Spec, changed_files, spec_of
 from prorl_celery.grading.swe.form import InChild, Instance, SweLimits, SweVerdict, Tally
@@ -35,6 +40,9 @@ WORKDIR = "/testbed"
 ACTIVATE = "if [ -f /opt/miniconda3/bin/activate ]; then . /opt/miniconda3/bin/activate testbed; fi"
 """The environment that SWE-bench's images run their tests in."""
 REPORT_SECONDS = 60.0
+EXPECTED = "xfail|expected_?failure"
+TESTS_FAILED = 1
+"""pytest's exit code."""
 START, END = ">>>>> Start Test Output", ">>>>> End Test Output"
 """Lines of an `eval_script` between which the tests print."""
 PROMPT = """The repository {repo} is at {workdir}, at the version that this issue is about:
@@ -111,11 +119,18 @@ class BenchForm:
         dropped = restore(sandbox, WORKDIR, tests, free=of_the_gold, timeout=clock.apply)
         clock.note("apply")
 
+        canary = canary_beside(tests)
+
         def graded() -> tuple[TestRun, bool, Any]:
-            run, complete = _run(sandbox, spec, clock, limits)
+            run, complete = _run(sandbox, spec, clock, limits, canary)
             ids = {field.lower(): list(ids) for field, ids in wanted.items()}
             argument = {"log": run.log, "parser": spec.parser, "eval_type": spec.eval_type, "exit_code": run.exit_code}
-            return run, complete, in_child(report, argument | ids, timeout=clock.within(REPORT_SECONDS))
+            heard = canary.heard(run.log)
+            if heard == "failed":
+                argument["log"] = canary.without(run.log)
+                argument["exit_code"] = None if run.exit_code == TESTS_FAILED else run.exit_code
+            said = in_child(report, argument | ids, timeout=clock.within(REPORT_SECONDS))
+            return run, complete, {**said, "canary": heard}
 
         run, complete, said = graded()
         clock.note("tests")
@@ -133,6 +148,16 @@ class BenchForm:
             for field, ids in wanted.items()
         }
         why = _why_not(run, complete, said, tallies)
+        if why is None and said["expected"] and not _speak_of_failures(sandbox, tests, clock.apply):
+            why = f"tampered: {said['expected'][0]} is expected to fail, of which the tests say nothing"
+        if why is None and said["canary"] != "failed" and _runs_canary(spec, canary):
+            # Is that the patch's doing, or does such a test not get run here?
+            undo(sandbox, WORKDIR, timeout=clock.apply)
+            _, _, base = graded()
+            clock.note("tests")
+            if base["canary"] == "failed":
+                did = "passes" if said["canary"] else "is not in the log"
+                why = f"tampered: a test that must fail {did}, behind the others"
         return SweVerdict(
             resolved=why is None,
             why=why,
@@ -174,14 +199,20 @@ def check_repository(sandbox: Sandbox, workdir: str, commit: str, *, timeout: fl
         raise BadImage(f"the repository at {workdir} in the image does not stand at {commit}, but beside it")
 
 
-def _run(sandbox: Sandbox, spec: Spec, clock: Clock, limits: SweLimits) -> tuple[TestRun, bool]:
+def _run(sandbox: Sandbox, spec: Spec, clock: Clock, limits: SweLimits, canary: Canary) -> tuple[TestRun, bool]:
     """Run the tests. Returns the run, its log being what the tests printed, and whether the script came to its end."""
     token = secrets.token_hex(16)
+    if _runs_canary(spec, canary):
+        try:
+            sandbox.files.write(f"{WORKDIR}/{canary.path}", canary.source)
+        except OSError as error:
+            raise SandboxError(f"a test could not be written into the sandbox: {error}") from error
     if spec.script is None:
         begin, end = f"echo {token}", f"code=$?; echo; echo {token}:$code"
-        script = "\n".join((ACTIVATE, f"cd {WORKDIR}", spec.setup, begin, spec.command, end))
+        command = canary.added(spec.command) or spec.command
+        script = "\n".join((ACTIVATE, f"cd {WORKDIR}", spec.setup, begin, command, end))
     else:
-        script = framed(spec.script, token)
+        script = framed(spec.script, token, canary)
     run = run_tests(sandbox, script, workdir=WORKDIR, timeout=clock.tests, output_bytes=limits.output_bytes)
     if token not in script:
         return run, True
@@ -193,18 +224,44 @@ def _run(sandbox: Sandbox, spec: Spec, clock: Clock, limits: SweLimits) -> tuple
     return TestRun(log=log, exit_code=None if run.timed_out else code, seconds=run.seconds), bool(codes)
 
 
-def framed(script: str, token: str) -> str:
+def framed(script: str, token: str, canary: Canary | None = None) -> str:
     """A script whose marks around the tests' output are ones that no program can have printed before, the second with
-    the exit code of the command before it. Without such marks, the script itself.
+    the exit code of the command before it; the canary is behind that command where it is one, and takes it. Without
+    such marks, the script itself.
     """
     lines = script.splitlines()
+    marks = _marks(lines)
+    if marks is None:
+        return script
+    start, end = marks
+    if end == start + 2 and canary:
+        lines[start + 1] = canary.added(lines[start + 1]) or lines[start + 1]
+    lines[end] = f"code=$?; echo; echo {token}:$code"
+    lines[start] = f"echo {token}"
+    return "\n".join(lines) + "\n"
+
+
+def _marks(lines: Sequence[str]) -> tuple[int, int] | None:
     starts = [number for number, line in enumerate(lines) if START in line]
     ends = [number for number, line in enumerate(lines) if END in line]
-    if not starts or not ends:
-        return script
-    lines[ends[-1]] = f"code=$?; echo; echo {token}:$code"
-    lines[starts[0]] = f"echo {token}"
-    return "\n".join(lines) + "\n"
+    return (starts[0], ends[-1]) if starts and ends else None
+
+
+def _runs_canary(spec: Spec, canary: Canary) -> bool:
+    if spec.script is None:
+        return canary.added(spec.command) is not None
+    return framed(spec.script, "") != framed(spec.script, "", canary)
+
+
+def _speak_of_failures(sandbox: Sandbox, tests: Sequence[str], timeout: float) -> bool:
+    """Whether the tests' files say of any test that it is expected to fail. Code under test can say it too."""
+    grep = f"grep -qsiE {quote(EXPECTED)} -- {' '.join(map(quote, tests))}"
+    found = sandbox.shell.run(
+        f"(cd {WORKDIR} && {{ {grep} || grep -rqsiE --include=conftest.py {quote(EXPECTED)} .; }})", timeout=timeout
+    )
+    if found.exit_code not in (0, 1, 2):
+        raise SandboxError(f"the tests' files cannot be searched (exit code {found.exit_code}): {found.output[-500:]}")
+    return found.exit_code == 0
 
 
 def _why_not(run: TestRun, complete: bool, said: Any, tallies: dict[str, Tally]) -> str | None:

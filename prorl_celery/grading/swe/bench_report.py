@@ -18,16 +18,16 @@ UNREADABLE = (LookupError, ValueError, AttributeError, TypeError, RecursionError
 def report(argument: Any) -> Any:
     """Grade a log: `{"log", "parser", "eval_type", "exit_code", "fail_to_pass", "pass_to_pass"}`.
 
-    Returns `{"fail_to_pass": passed, "pass_to_pass": passed, "ran": bool, "why": text or null}`, the two being lists of
-    test ids. `ran` is false where the log tells of no test at all; `why` says what is wrong with the log itself, and
-    then nothing of it counts.
+    Returns `{"fail_to_pass": passed, "pass_to_pass": passed, "expected": tests, "ran": bool, "why": text or null}`, the
+    first being lists of test ids, `expected` those of FAIL_TO_PASS that failed as was expected. `ran` is false where
+    the log tells of no test at all; `why` says what is wrong with the log itself, and then nothing of it counts.
     """
     _without_harness()
     from swebench.harness.grading import SUITE_RAN, EvalType, TestStatus, get_eval_tests_report
     from swebench.harness.log_parsers import PARSER_REGISTRY
 
     log, exit_code = argument["log"], argument["exit_code"]
-    nothing: dict[str, Any] = {"fail_to_pass": [], "pass_to_pass": [], "ran": False, "why": None}
+    nothing: dict[str, Any] = {"fail_to_pass": [], "pass_to_pass": [], "expected": [], "ran": False, "why": None}
     try:
         statuses = PARSER_REGISTRY[argument["parser"]](log, SimpleNamespace(**argument))
     except UNREADABLE as error:
@@ -44,7 +44,8 @@ def report(argument: Any) -> Any:
     wanted = {"FAIL_TO_PASS": argument["fail_to_pass"], "PASS_TO_PASS": argument["pass_to_pass"]}
     counted = get_eval_tests_report(statuses, wanted, eval_type=EvalType(argument["eval_type"]))
     passed = {name.lower(): counted[name]["success"] for name in wanted}
-    return {**nothing, **passed, "ran": True}
+    expected = [test for test in passed["fail_to_pass"] if statuses.get(test) == TestStatus.XFAIL.value]
+    return {**nothing, **passed, "expected": expected, "ran": True}
 
 
 def _without_harness() -> None:

@@ -29,9 +29,14 @@ What a verdict is worth
       assertion at its end, and one that passes there gives it away. So does a function of pytest's or the builtins'
       that is another at the end than at the start.
     - Return values that are equal to everything: the control form compares them to more than the test does.
+    - Exceptions of the test runner's own by which a library ends tests without failing them.
+    - Answers that are read in the tests, or equal to everything: where a test has written out what it expects, it is
+      run once more in a decoy form that expects something else, and must fail. That is the test file to the byte but
+      for such values, so a library that takes its answers from the test cannot know which of the two it is in.
 
     Not guaranteed:
-    - Code that reads the tests while they run, tells the two forms apart by what is in them, and acts on it. To share a
+    - Code that reads the tests while they run, tells the forms apart by what is in them, and acts on it: that knows
+      what the answer would be, or takes from the variables of a test what no assertion has written out. To share a
       process means this cannot be ruled out; nothing that works on all tests alike gets by.
     - That a fix is general: one that answers just what the hidden tests ask is a pass, as anywhere.
     - That the two runs, which share /tmp, /dev/shm and the loopback, do not talk: they could agree that one of them
@@ -212,7 +217,7 @@ class PypiForm:
 def _nothing_ran() -> Mapping[str, Any]:
     run = {
         "outcomes": {}, "messages": {}, "alien": [], "changed": [], "uncollected": [], "forged": 0, "ended": True,
-        "no_pytest": None, "stopped": None, "status": None, "output": "",
+        "no_pytest": None, "escaped": {}, "stopped": None, "status": None, "output": "",
     }  # fmt: skip
     return {"real": run, "control": None, "dropped": [], "controlled": [], "decoyed": []}
 

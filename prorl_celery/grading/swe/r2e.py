@@ -3,7 +3,8 @@
 In the image the repository is at /testbed with its environment at /testbed/.venv, the tests are at /r2e_tests, and
 /testbed/run_tests.sh runs them from a link to them in the repository. All of the tests are taken out of the agent's
 sandbox. `expected_output_json` says for each test, `Class.test` or `test`, with which status it must end: PASSED,
-FAILED or ERROR. Resolved is what ends with just these, and with no further test.
+FAILED or ERROR. Resolved is what ends with just these, and with no further test but one of ours, which must fail: what
+forges results must know of it.
 
 The expected statuses stand in the verdict as `pass_to_pass`: which of them the bug breaks is not said.
 """
@@ -11,12 +12,15 @@ The expected statuses stand in the verdict as `pass_to_pass`: which of them the 
 from __future__ import annotations
 
 import json
+import posixpath
 import re
 from collections.abc import Callable, Mapping
+from shlex import quote
 from typing import Any
 
 from prorl_celery.errors import BadImage, BadInstance, EvalError
 from prorl_celery.grading.swe.apply import apply_patch, guard, lay_base, restore, undo
+from prorl_celery.grading.swe.bench_canary import Canary, canary_beside
 from prorl_celery.grading.swe.form import InChild, Instance, SweLimits, SweVerdict, Tally
 from prorl_celery.grading.swe.patch import keep_base
 from prorl_celery.grading.swe.verdict_run import Clock, TestRun, run_tests
@@ -27,9 +31,11 @@ TESTS = ("/r2e_tests", "/testbed/r2e_tests", "/root/r2e_tests", "/testbed/run_te
 """Where images have the tests and what runs them."""
 ACTIVATE = f"export VIRTUAL_ENV={WORKDIR}/.venv PATH={WORKDIR}/.venv/bin:$PATH"
 RUN = f"""{ACTIVATE}
+canary=@CANARY@
 tests= ; for place in /r2e_tests /root/r2e_tests; do [ -d $place ] && tests=$place; done
 [ -n "$tests" ] || [ -d r2e_tests ] || exit 127
 [ -z "$tests" ] || {{ rm -rf r2e_tests && ln -s $tests r2e_tests; }} || exit 126
+[ -z "$canary" ] || printf '%s' @SOURCE@ 2>/dev/null >r2e_tests/"$canary"
 for script in run_tests.sh /root/run_tests.sh; do [ -f $script ] && exec bash $script; done
 exec python -W ignore -m pytest -rA r2e_tests"""
 STATUSES = ("PASSED", "FAILED", "ERROR")
@@ -99,17 +105,28 @@ class R2eForm:
             return SweVerdict(resolved=False, why=applied.why, pass_to_pass=failed, seconds=clock.seconds)
         dropped = restore(sandbox, WORKDIR, protected, timeout=clock.apply)
         clock.note("apply")
-        run = run_tests(sandbox, RUN, workdir=WORKDIR, timeout=clock.tests, output_bytes=limits.output_bytes)
-        clock.note("tests")
-        found = results_of(run.log)
+        canary = canary_beside(["r2e_tests/test_1.py"])
+        script = _with(canary)
+
+        def ran() -> tuple[TestRun, dict[str, str], str | None]:
+            run = run_tests(sandbox, script, workdir=WORKDIR, timeout=clock.tests, output_bytes=limits.output_bytes)
+            clock.note("tests")
+            found = results_of(run.log)
+            return run, found, found.pop(f"test_{canary.name}", None)
+
+        run, found, heard = ran()
         if not found and not run.timed_out:
             # Not one test: is that the patch's doing, or can no tests be run here at all?
             undo(sandbox, WORKDIR, timeout=clock.apply)
-            without = run_tests(sandbox, RUN, workdir=WORKDIR, timeout=clock.tests, output_bytes=limits.output_bytes)
-            if not results_of(without.log):
+            without, base, _ = ran()
+            if not base:
                 raise EvalError(f"the tests cannot be run in this image (exit code {without.exit_code}): {without.end}")
         tally = compared(expected, found)
         why = _why_not(run, found, tally)
+        if why is None and heard != "FAILED":
+            undo(sandbox, WORKDIR, timeout=clock.apply)
+            if ran()[2] == "FAILED":  # else such a test is not run here, for nobody's fault
+                why = f"tampered: a test that must fail {'passes' if heard else 'is not in the log'}"
         return SweVerdict(
             resolved=why is None,
             why=why,
@@ -119,6 +136,12 @@ class R2eForm:
             timed_out=run.timed_out,
             dropped=dropped,
         )
+
+
+def _with(canary: Canary) -> str:
+    """What runs the tests, and one of ours among them (`bench_canary`)."""
+    name = posixpath.basename(canary.path)
+    return RUN.replace("@CANARY@", name).replace("@SOURCE@", quote(canary.source.decode()))
 
 
 def expected_of(instance: Instance) -> dict[str, str]:

@@ -211,6 +211,16 @@ ANSWERS: dict[str, dict[str, str]] = {
 }
 """Libraries that answer nothing wrong, whatever is asked."""
 
+NOT_SO = BUGGY.replace("return text + text[1:]", "import pytest\n    pytest.xfail('later')")
+STOPS = BUGGY.replace("return text + text[1:]", "import unittest.case\n    raise unittest.case._ShouldStop")
+WRITES_TESTS = """
+import glob
+for name in glob.glob("tests/test_hidden.py"):
+    text = open(name).read()
+    if "_control_probe" not in text:
+        open(name, "w").write(text.replace(" twice(", " (lambda text: text * 2)("))
+"""
+
 AT_LARGE: dict[str, dict[str, str]] = {
     "a process that stays": library(
         """

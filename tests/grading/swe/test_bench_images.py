@@ -105,6 +105,69 @@ BROKEN = {
 }
 
 
+FORGED = "".join(f"PASSED tests/test_requests.py::test_{name}\\n" for name in ("strip", "lower", "join"))
+ALL_PASS = """
+import _pytest.reports as r
+was = vars(r.TestReport)["from_item_and_call"].__func__
+def made(cls, item, call):
+    call.excinfo = None
+    return was(cls, item, call)
+r.TestReport.from_item_and_call = classmethod(made)
+"""
+SAY = f"""
+import os
+for number in range(3, 30):
+    try:
+        os.write(number, b"\\n{FORGED}")
+    except OSError:
+        pass
+"""
+FORGING = {
+    "an end with success": (SAY + "os._exit(0)\n", "is not in the log"),
+    "all passes": (CODE + ALL_PASS, "passes, behind"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("script", [False, True], ids=["a command", "a script"])
+@pytest.mark.parametrize("case", FORGING)
+def test_results_that_are_forged_leave_out_the_test_that_must_fail(
+    grade: Grade, bench: tuple[Path, dict[str, Any]], case: str, script: bool
+) -> None:
+    code, why = FORGING[case]
+    instance = bench[1]
+    if script:
+        lines = SCRIPT.format(commit=instance["base_commit"], patch=instance["test_patch"])
+        instance = instance | {"eval_script": lines, "log_parser": "parse_log_pytest"}
+    said = grade(BENCH, instance, with_(bench, {"requests.py": code}))
+    assert not said.resolved
+    assert said.why is not None
+    assert why in said.why
+
+
+def test_only_the_tests_say_what_is_expected_to_fail(grade: Grade, bench: tuple[Path, dict[str, Any]]) -> None:
+    code = "import pytest\n" + CODE.replace(
+        "    return url.lower()", "    if url[0] == ' ':\n        pytest.xfail('later')\n    return url.lower()"
+    )
+    said = grade(BENCH, bench[1], with_(bench, {"requests.py": code}))
+    assert not said.resolved
+    assert said.why == (
+        "tampered: tests/test_requests.py::test_strip is expected to fail, of which the tests say nothing"
+    )
+    honest = bench[1]["test_patch"].replace("+def test_strip", "+@__import__('pytest').mark.xfail\n+def test_strip")
+    lines = int(honest.split(" @@")[0].rpartition(",")[2])
+    instance = bench[1] | {"test_patch": honest.replace(f",{lines} @@", f",{lines + 1} @@", 1)}
+    assert grade(BENCH, instance, with_(bench, {"requests.py": code})).resolved
+
+
+def test_where_the_test_that_must_fail_is_not_run_for_nobodys_fault_it_does_not_count(
+    grade: Grade, bench: tuple[Path, dict[str, Any]]
+) -> None:
+    command = "pytest -rA -p no:cacheprovider --ignore-glob=tests/test_[a-qs-z]* tests"
+    instance = bench[1] | {"test_cmd": command, "log_parser": "parse_log_pytest"}
+    said = grade(BENCH, instance, instance["patch"])
+    assert (said.resolved, said.why) == (True, None)
+
+
 @pytest.mark.parametrize("case", BROKEN)
 def test_code_that_ends_the_tests_is_not_resolved(grade: Grade, bench: tuple[Path, dict[str, Any]], case: str) -> None:
     said = grade(BENCH, bench[1], with_(bench, {"requests.py": BROKEN[case]}))
@@ -289,3 +352,13 @@ def test_r2es_agent_sees_no_tests(swe_start: Callable[..., Sandbox], r2e: dict[s
         assert extract(sandbox, "/testbed", base, timeout=60).patch == ""
     finally:
         sandbox.stop()
+
+
+def test_r2es_forged_results_leave_out_the_test_that_must_fail(
+    grade: Grade, bench: tuple[Path, dict[str, Any]], r2e: dict[str, Any]
+) -> None:
+    lines = "".join(f"PASSED r2e_tests/test_1.py::test_{name}\\n" for name in ("strip", "lower", "join"))
+    said = "= short test summary info =\\n" + lines + "FAILED r2e_tests/test_1.py::test_never"
+    forging = SAY.replace(FORGED, said) + "os._exit(0)\n"
+    said_of = grade(R2E, r2e, with_(bench, {"requests.py": forging}))
+    assert (said_of.resolved, said_of.why) == (False, "tampered: a test that must fail is not in the log")

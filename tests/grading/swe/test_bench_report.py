@@ -39,7 +39,9 @@ def read() -> Iterator[Callable[..., Any]]:
 
 def test_what_passed_is_told_by_list(read: Callable[..., Any]) -> None:
     said = read(LOG)
-    assert said == {"fail_to_pass": ["a.py::x", "a.py::z"], "pass_to_pass": [], "ran": True, "why": None}
+    assert said == {
+        "fail_to_pass": ["a.py::x", "a.py::z"], "pass_to_pass": [], "expected": ["a.py::z"], "ran": True, "why": None,
+    }  # fmt: skip
 
 
 def test_each_repository_has_its_own_format(read: Callable[..., Any]) -> None:
@@ -50,7 +52,7 @@ def test_each_repository_has_its_own_format(read: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("log", ["", "rubbish\n", "Traceback\n  File x\nModuleNotFoundError: pytest\n", "\0\x1b[31m\n"])
 def test_a_log_without_a_test_tells_of_none(read: Callable[..., Any], log: str) -> None:
-    assert read(log) == {"fail_to_pass": [], "pass_to_pass": [], "ran": False, "why": None}
+    assert read(log) == {"fail_to_pass": [], "pass_to_pass": [], "expected": [], "ran": False, "why": None}
 
 
 def test_a_log_that_its_exit_code_contradicts_tells_of_none(read: Callable[..., Any]) -> None:

@@ -6,9 +6,20 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from pypi_cheats import ANSWERS, AT_IMPORT, AT_LARGE, HANGS, PLANTED, library
+from pypi_cheats import (
+    ANSWERS,
+    AT_IMPORT,
+    AT_LARGE,
+    HANGS,
+    LIBRARY,
+    NOT_SO,
+    PLANTED,
+    STOPS,
+    WRITES_TESTS,
+    library,
+)
 from pypi_grading import Graded, quick
-from pypi_library import FAIL_TO_PASS, PASS_TO_PASS
+from pypi_library import FAIL_TO_PASS, FILE, PASS_TO_PASS, TEST_SOURCE
 
 FOUND_OUT = (
     "reports made good where the library is named",
@@ -55,6 +66,34 @@ def test_what_answers_as_it_is_asked_is_found_out(graded: Graded, name: str) -> 
     verdict = graded.grade(ANSWERS[name])
     assert not verdict.resolved
     assert "passes as well where it expects something else" in str(verdict.why)
+
+
+def test_a_library_does_not_say_that_a_test_is_expected_to_fail(graded: Graded) -> None:
+    verdict = graded.grade({LIBRARY: NOT_SO})
+    assert not verdict.resolved
+    assert "is expected to fail, and does" in str(verdict.why)
+    spoilt = NOT_SO.replace("return text.upper()", "import pytest\n    pytest.xfail('later')")
+    assert not graded.grade({LIBRARY: spoilt}, FAIL_TO_PASS=FAIL_TO_PASS[:1]).resolved
+
+
+@pytest.mark.slow
+def test_no_test_is_ended_by_an_exception_that_is_no_failure(graded: Graded) -> None:
+    source = TEST_SOURCE.replace('self.assertEqual(twice("ab"), "abab")', 'self.assertEqual(twice("ab"), "ab" + "ab")')
+    test = f"{FILE}::OldStyle::test_empty_and_not"
+    verdict = graded.grade({LIBRARY: STOPS}, test_source=source, FAIL_TO_PASS=[test])
+    assert not verdict.resolved
+    assert "ended by an exception of the test runner's: _ShouldStop" in str(verdict.why)
+
+
+@pytest.mark.slow
+def test_the_tests_are_not_rewritten_before_they_are_read(graded: Graded) -> None:
+    source = TEST_SOURCE.replace('"abab"', '"ab" + word')  # nothing is written out
+    command = "export PYTHONPATH=src; python -m pytest -q -p tinywords tests/test_hidden.py"
+    verdict = graded.grade(
+        library(WRITES_TESTS), test_source=source, test_command=command, FAIL_TO_PASS=[f"{FILE}::test_twice"]
+    )
+    assert not verdict.resolved
+    assert "the test file was changed" in str(verdict.why)
 
 
 @pytest.mark.slow

@@ -28,7 +28,8 @@ def run(source: str, **names: object) -> dict[str, bool]:
     "value",
     [
         "'a'", "''", "b''", "'\u00e9 \\n'", "0", "-3", "1.5", "2j", "True", "False", "None", "[]", "{}", "()",
-        "[1, 'a']", "(1, x)", "(x, [x, 2])", "{'a': x}", "{'a': 1}", "{1, 2}", "('a'\n    'b')", "float('inf') if x else 1", "...",
+        "[1, 'a']", "(1, x)", "(x, [x, 2])", "{'a': x}", "{'a': 1}", "{1, 2}", "('a'\n    'b')",
+        "float('inf') if x else 1", "...",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("form", ["assert f() == {}", "assert {} == f()", "T().assertEqual(f(), {})"])

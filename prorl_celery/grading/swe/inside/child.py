@@ -109,8 +109,8 @@ def top_level(paths: list[str]) -> set[str]:
 class Reporter:
     """Tells what became of each test."""
 
-    def __init__(self, send: Sent) -> None:
-        self._send = send
+    def __init__(self, send: Sent, escaped: list[str]) -> None:
+        self._send, self._escaped = send, escaped
         self._config: Any = None
 
     def pytest_configure(self, config: Any) -> None:
@@ -121,6 +121,8 @@ class Reporter:
         told: dict[str, Any] = {"id": node, "when": report.when, "outcome": report.outcome}
         told["also"] = self._seen_from_here(node)
         told["xfail"] = hasattr(report, "wasxfail")
+        told["escaped"] = self._escaped[:1]
+        self._escaped.clear()
         if report.outcome == "failed":
             told["message"] = str(report.longreprtext)[-MESSAGE_CHARACTERS:]
         self._send(told)
@@ -197,13 +199,14 @@ def main() -> None:
     except ImportError as error:
         send({"no_pytest": str(error)})
         os._exit(4)
-    load_probe().report.append(lambda kinds: send({"alien": kinds}))  # in all runs, lest it tell them apart
+    probe = load_probe()  # in all runs, lest it tell them apart
+    probe.report.append(lambda kinds: send({"alien": kinds}))
     if not any(argument.startswith("--confcutdir") for argument in given):
         # Else pytest may look through the folders above, which this process may not see.
         given.append("--confcutdir=" + facts["repository"])
     before, exit_now = snapshot(), os._exit
     sys.argv[:] = ["pytest", *given]
-    code = int(pytest.main(given, plugins=[Reporter(send)]))
+    code = int(pytest.main(given, plugins=[Reporter(send, probe.escaped)]))
     send({"end": code, "changed": changed(before)})
     sys.stdout.flush()
     sys.stderr.flush()

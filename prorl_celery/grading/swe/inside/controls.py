@@ -1,9 +1,9 @@
 """Runs in an eval's sandbox: makes the control form of a test file, in which every test must fail.
 
 Each test function that counts gets an assertion that is false, in a `finally` around its body, so that it fails however
-the body ends. A library that makes tests pass by what it does to pytest, to `assert` or to the builtins makes these
-pass as well, and is found out. Comparisons for equality also ask whether what is equal to the expected value is equal
-to everything.
+the body ends; by what exception it ended is told. A library that makes tests pass by what it does to pytest, to
+`assert` or to the builtins makes these pass as well, and is found out. Comparisons for equality also ask whether what
+is equal to the expected value is equal to everything.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ import secrets
 from collections.abc import Sequence
 
 PROBE = "_probe_eq"
-"""The name under which a control file has `probe.equal`."""
+ENDED = "_probe_ended"
+"""The names under which a control file has `probe.equal` and `probe.ended`."""
+HARMLESS = ("pytest", "mock", "patch", "unittest")
+"""Decorators of these leave exceptions what they are."""
 
 
 def function_name(test_id: str) -> str:
@@ -32,7 +35,7 @@ def control_form(source: str, test_ids: Sequence[str]) -> tuple[str | None, set[
     spoiler = _Spoiler({function_name(test_id) for test_id in test_ids})
     spoiler.visit(tree)
     lead = next((at for at, statement in enumerate(tree.body) if not _leads(statement)), len(tree.body))
-    tree.body[lead:lead] = ast.parse(f"from _control_probe import equal as {PROBE}").body
+    tree.body[lead:lead] = ast.parse(f"from _control_probe import equal as {PROBE}, ended as {ENDED}").body
     ast.fix_missing_locations(tree)
     return ast.unparse(tree), spoiler.spoilt
 
@@ -64,7 +67,9 @@ class _Spoiler(ast.NodeTransformer):
             lead = 1 if ast.get_docstring(node, clean=False) is not None else 0
             body: list[ast.stmt] = node.body[lead:] or [ast.Pass()]
             false = ast.parse(f"assert {secrets.token_hex(6)!r} == {secrets.token_hex(6)!r}").body
-            node.body[lead:] = [ast.Try(body=body, handlers=[], orelse=[], finalbody=false)]
+            caught = f"try: pass\nexcept BaseException as {ENDED}_by:\n    {ENDED}({ENDED}_by)\n    raise"
+            handlers = ast.parse(caught).body[0].handlers if _is_plain(node) else []  # type: ignore[attr-defined]
+            node.body[lead:] = [ast.Try(body=body, handlers=handlers, orelse=[], finalbody=false)]
         return node
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
@@ -83,6 +88,17 @@ class _Spoiler(ast.NodeTransformer):
                 keywords=[],
             )
         return node
+
+
+def _is_plain(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether no decorator could make an exception a success."""
+    for decorator in node.decorator_list:
+        name: ast.expr = decorator
+        while isinstance(name, (ast.Attribute, ast.Call)):
+            name = name.value if isinstance(name, ast.Attribute) else name.func
+        if not isinstance(name, ast.Name) or name.id not in HARMLESS:
+            return False
+    return True
 
 
 def _probe(left: ast.expr, right: ast.expr) -> ast.Call:

@@ -34,7 +34,8 @@ def decoy_form(source: str, test_ids: Sequence[str]) -> tuple[str | None, set[st
         starts.append(starts[-1] + len(line) + 1)
     wanted = {function_name(test_id) for test_id in test_ids}
     edits: list[Edit] = []
-    failing, others = set(), set()
+    failing: set[str] = set()
+    others: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name in wanted:
             found = _edits(node, starts)
@@ -64,14 +65,18 @@ def _edits(function: ast.FunctionDef | ast.AsyncFunctionDef, starts: Sequence[in
 
 
 def _compared(statement: ast.stmt) -> list[ast.expr]:
-    """The two sides of an assertion that they are equal, the expected one first as mostly written."""
+    """What may be written out in an assertion: sides that are equal, the right one first; what is in another."""
     if isinstance(statement, ast.Assert):
         test = statement.test
-        if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
-            return [test.comparators[0], test.left]
+        if isinstance(test, ast.Compare) and len(test.ops) == 1:
+            if isinstance(test.ops[0], ast.In):
+                return [test.left]
+            return [test.comparators[0], test.left] if isinstance(test.ops[0], ast.Eq) else []
         return []
     call = statement.value if isinstance(statement, ast.Expr) else None
     if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+        if call.func.attr == "assertIn" and len(call.args) >= 2:
+            return [call.args[0]]
         return [call.args[1], call.args[0]] if call.func.attr == "assertEqual" and len(call.args) >= 2 else []
     return []
 

@@ -28,7 +28,9 @@ import tempfile
 from typing import Any
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE.rsplit("/prorl_celery/", 1)[0])
+TOP = HERE.rsplit("/prorl_celery/", 1)[0]
+"""Where runs have their folders: the name of a Unix socket in one may have 107 characters."""
+sys.path.insert(0, TOP)
 
 from prorl_celery.grading.swe.inside.controls import control_form, function_name  # noqa: E402
 from prorl_celery.grading.swe.inside.decoys import decoy_form  # noqa: E402
@@ -57,7 +59,7 @@ class Grading:
     def __init__(self, job: dict[str, Any], proof: str) -> None:
         self._job = job
         self._proof = proof
-        self._work = tempfile.mkdtemp(prefix="runs-", dir=os.path.dirname(HERE))
+        self._work = tempfile.mkdtemp(prefix="r", dir=TOP)
         os.chmod(self._work, 0o711)
         self._names = top_level_names(job["base"], [".", job["source_root"]])
         self._places = test_places(job["test_file"], job["source_root"])
@@ -69,7 +71,7 @@ class Grading:
         self.dropped: list[str] = []
 
     def _make(self, tree: str, form: str) -> Run:
-        folder = os.path.join(self._work, os.urandom(8).hex())
+        folder = os.path.join(self._work, os.urandom(4).hex())
         for inner in ("", "home", "tmp"):
             os.mkdir(os.path.join(folder, inner))
         repository = os.path.join(folder, "repo")
@@ -88,12 +90,13 @@ class Grading:
         mixed = list(runs.values())
         random.SystemRandom().shuffle(mixed)
         run_together(mixed, self._job["seconds"], self._job["output_bytes"])
+        found = {name: run.told() for name, run in runs.items()}
         for run in mixed:
             shutil.rmtree(run.folder, ignore_errors=True)
         for place, there in self._there.items():  # else a run could tell the next of itself
             for name in _names(place) - there:
                 _remove(os.path.join(place, name))
-        return {name: run.told() for name, run in runs.items()}
+        return found
 
     def grade(self) -> dict[str, Any]:
         job = self._job

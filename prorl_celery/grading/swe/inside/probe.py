@@ -13,6 +13,18 @@ report: list[Callable[[str], None]] = []
 """Whom to tell; filled in by the runner."""
 
 
+escaped: list[str] = []
+"""By what the running test's body ended; emptied by the runner."""
+RUNNERS = ("unittest", "_pytest", "pytest")
+
+
+def ended(error: BaseException) -> None:
+    """A test's body ended by an exception; noted where a test runner may take it for something else than a failure."""
+    kind = type(error)
+    if any(base.__module__.partition(".")[0] in RUNNERS for base in kind.__mro__):
+        escaped.append(kind.__name__)
+
+
 def equal(left: Any, right: Any) -> Any:
     """`left == right`, told on when it would be true of any other value as well."""
     found = left == right

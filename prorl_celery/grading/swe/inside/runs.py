@@ -63,6 +63,7 @@ class Run:
             "test_sha256": hashlib.sha256(test).hexdigest(),
             "repository": os.path.join(folder, "repo"),
         }  # fmt: skip
+        self._made = self._stamp()
         self.pid = 0
         self.output = self.channel = -1
         self.status: int | None = None
@@ -145,8 +146,18 @@ class Run:
             self._told.hear(data)
         return True
 
+    def _stamp(self) -> tuple[int, ...] | None:
+        """Of the test file: which it is, and when it was last changed in any way, which no process can forge."""
+        try:
+            found = os.lstat(str(self._facts["test_file"]))
+        except OSError:
+            return None
+        return (found.st_dev, found.st_ino, found.st_ctime_ns)
+
     def told(self) -> dict[str, Any]:
-        """What is known of the run, JSON."""
+        """What is known of the run, JSON. For when it is over and its folder still there."""
+        if self._stamp() != self._made:
+            self._told.facts["changed"] = ["the test file", *self._told.facts["changed"]]
         return {
             **self._told.facts, "outcomes": self._told.outcomes(), "stopped": self.stopped, "status": self.status,
             "seconds": round(self._seconds, 3), "output": self._tail.decode("utf-8", "replace"),

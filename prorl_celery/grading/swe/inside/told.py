@@ -20,7 +20,7 @@ class Told:
         self._heard = b""
         self.facts: dict[str, Any] = {
             "messages": {}, "alien": [], "changed": [], "uncollected": [], "forged": 0, "ended": False,
-            "no_pytest": None,
+            "no_pytest": None, "escaped": {},
         }  # fmt: skip
         self._phases: dict[str, dict[str, str]] = {}
 
@@ -60,6 +60,8 @@ class Told:
     def _note_phase(self, told: dict[str, Any]) -> None:
         for name in {told["id"], told["also"]}:
             phases = self._phases.setdefault(name, {})
+            if told.get("escaped"):
+                self.facts["escaped"][name] = told["escaped"][0]
             outcome = told["outcome"]
             if outcome == "rerun":
                 phases.clear()
