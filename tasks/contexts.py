@@ -77,6 +77,8 @@ class RolloutStage(Context):
     def run_agent(
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[str] | None = None, sandbox: str = MAIN
     ) -> dict[str, Any]:
+        if not all(isinstance(message, Mapping) for message in messages):  # a text is a sequence too
+            raise TypeError('run_agent takes a list of messages, each {"role": ..., "content": ...}')
         run = self._log.next_run()
         outcome = run.outcome
         if outcome is None:

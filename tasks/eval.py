@@ -59,7 +59,8 @@ def _scored(verdict: Any) -> tuple[float, bool | None]:
     reward = verdict.get("reward")
     number = finite(reward)
     if number is None:
-        raise EvalError(f"eval's reward must be a finite number, not {str(reward)[:80]}")
+        said = f"{reward!r:.80} ({type(reward).__name__})" if "reward" in verdict else "absent"
+        raise EvalError(f"eval's reward must be a finite number, but is {said}")
     resolved = verdict.get("resolved")
     if resolved is not None and not isinstance(resolved, bool):
         raise EvalError(f"eval's resolved must be true, false or null, not {resolved!r}")

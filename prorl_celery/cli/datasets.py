@@ -103,6 +103,9 @@ def list_command() -> None:
                 rows.append([str(path), "?", "?", str(error)[:60]])
                 continue
             rows.append([str(path), str(len(lines)), ", ".join(sources), f"{ready} workspaces"])
+    if not rows:
+        looked = ", ".join(map(str, roots_of(settings)))
+        click.echo(f"prorl: none below {looked}; PRORL_DATASETS names the folders that hold some", err=True)
     print_table(["file", "instances", "data_source", ""], rows)
 
 

@@ -13,6 +13,9 @@ from prorl_celery.cli.jobfile import group_of
 from prorl_celery.cli.output import print_table, seconds
 from prorl_celery.jobs.models import STAGES
 
+MESSAGE_CHARACTERS = 300
+"""Of the first error of each kind."""
+
 
 @dataclass(slots=True)
 class Durations:
@@ -69,6 +72,7 @@ class Tally:
         self.done = 0
         self.states: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()
+        self._first: dict[str, str] = {}
         self._samples = samples
         self._scored = 0
         self._sum = 0.0
@@ -86,7 +90,11 @@ class Tally:
         self._before += earlier
         self.states[result["state"]] += 1
         if result.get("error"):
-            self.errors[result["error"]["kind"]] += 1
+            kind = result["error"]["kind"]
+            self.errors[kind] += 1
+            self._first.setdefault(
+                kind, str(result["error"].get("message") or "").partition("\n")[0][:MESSAGE_CHARACTERS]
+            )
         turns = result.get("turns")
         if isinstance(turns, list):
             self._turns += len(turns)
@@ -177,4 +185,5 @@ class Tally:
         ]
         if self.errors:
             facts.append(("errors", ", ".join(f"{count} {kind}" for kind, count in self.errors.items())))
+            facts += [(f"the first {kind} error", said) for kind, said in self._first.items() if said]
         print_table(("figure", "value"), facts)

@@ -298,7 +298,7 @@ class Handler:
 
     def rollout(self, ctx: RolloutContext) -> JSON:
         """Let the model act. What is returned is `ctx.rollout` of eval; `artifacts` in it go into the result."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no method rollout(self, ctx)")
 
     def eval(self, ctx: EvalContext) -> JSON:
         """Score. Return `{"reward": float, "resolved": bool}` and whatever else the trainer should see.
@@ -306,7 +306,7 @@ class Handler:
         `reward_parts: {name: float}` beside it tells what the reward is made of, 64 parts at most. Not called for a
         job with a `reward_url`.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no method eval(self, ctx)")
 
     def solution(self, ctx: EvalContext) -> str:
         """What a reward server is to score: rollout's `answer`, else the last thing that the model said."""

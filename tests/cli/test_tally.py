@@ -68,3 +68,11 @@ def test_of_no_duration_there_is_no_median_and_none_is_shown(capsys: pytest.Capt
     tally.add(result(1, 0, None, 0.0))
     tally.show()
     assert "rollout\t0 ms\t0 ms\t0 ms\t0 ms" in capsys.readouterr().out
+
+
+def test_the_first_error_of_each_kind_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    tally = Tally(3)
+    for message in ("no such folder\nTraceback ...", "another"):
+        tally.add(result(0, 0, None) | {"error": {"kind": "bad_instance", "message": message}})
+    tally.show()
+    assert "the first bad_instance error\tno such folder\n" in capsys.readouterr().out
