@@ -148,11 +148,17 @@ def _stricter(task: str, answer: str, entry: Entry, reward: float) -> float:
 
     - `puzzle24` asks for the four numbers that it gives, and its scorer takes any four that make 24.
     - `game_of_life_halting` compares `bool` of two texts: any answer is right to it.
+    - `complex_arithmetic` finds no difference between `nan` and anything.
+    - `gsm_symbolic` reads a number without its sign.
     - `coin_flip` takes `0` for 0.234, as the beginning of it, and all that is below 0.0001 for equal.
     """
     if task == "puzzle24" and reward >= SOLVED:
         used = sorted(int(number) for number in re.findall(r"\d+", answer))
         return reward if used == sorted(entry["metadata"]["numbers"]) else 0.01
+    if task == "complex_arithmetic" and "nan" in answer.casefold():
+        return 0.0
+    if task == "gsm_symbolic" and answer.lstrip(" $").startswith(("-", "\u2212")):
+        return reward if entry["answer"].lstrip().startswith("-") else 0.0
     if task == "game_of_life_halting":
         return float(answer.strip().casefold() == entry["answer"].casefold())
     if task == "coin_flip" and reward > 0.0:

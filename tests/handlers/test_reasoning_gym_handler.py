@@ -67,12 +67,17 @@ def test_a_scorer_gets_the_config_that_its_problem_was_made_with(in_child: InChi
         ("game_of_life_halting", "whatever"),
         ("coin_flip", "0"),
         ("intermediate_integration", "echo"),
+        ("complex_arithmetic", "nan"),
+        ("complex_arithmetic", "NaN + nani"),
+        ("gsm_symbolic", "negative"),
     ],
 )
 def test_what_a_scorer_would_take_for_right_is_not(task: str, answer: str, in_child: InChild) -> None:
     instance = one(task)
     if answer == "echo":
         answer = f"Integral({instance['metadata']['integrand']}, x)"
+    if answer == "negative":
+        answer = f"-{instance['answer']}"
     assert reward(instance, answer, in_child) < 0.1
 
 
