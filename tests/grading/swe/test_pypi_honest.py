@@ -71,6 +71,14 @@ def test_the_variables_of_the_command_are_inherited():
     assert ran.returncode == 0, ran.stderr
 
 
+def test_a_pytest_of_its_own(tmp_path):
+    (tmp_path / "test_x.py").write_text("import tinywords\\ndef test_x(): assert tinywords.shout('a') == 'A'\\n")
+    env = {**os.environ, "PYTHONPATH": os.path.abspath("src") + os.pathsep + os.environ["PYTHONPATH"]}
+    for command in (["pytest"], ["python", "-m", "pytest"], [sys.executable, "-m", "pytest"]):
+        ran = subprocess.run([*command, "-q", "test_x.py"], cwd=tmp_path, env=env, capture_output=True)
+        assert (ran.returncode, b"1 passed" in ran.stdout) == (0, True), (command, ran)
+
+
 def test_sockets(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as one:
         one.sendall(b"x")
@@ -172,6 +180,7 @@ FAILING = [
 PASSING = [
     "test_ids[]", "test_a_fork", "test_processes", "test_threads", "test_a_python_of_its_own[python]",
     "test_a_python_of_its_own[python3]", "test_the_variables_of_the_command_are_inherited", "test_sockets",
+    "test_a_pytest_of_its_own",
     "test_a_home", "test_places_for_files", "test_locale_and_time_zone", "test_sources_and_mocks",
     "test_tracing_and_alarms", "test_warnings_and_logs",
 ]  # fmt: skip

@@ -67,3 +67,17 @@ def test_what_is_told_after_the_end_is_not_heard() -> None:
     told = Told("secret")
     told.hear(b'secret{"end": 1, "changed": []}\n' + lines("secret"))
     assert (told.outcomes(), told.facts["code"]) == ({}, 1)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['{"id": "a"}', '{"id": 7, "also": [], "when": "call", "outcome": "passed", "xfail": 0}', "[]", "{", '{"end": 0}',
+     "[" * 99999,
+     '{"alien": 1, "uncollected": 2}', '{"uncollected": 1}', "\\xff", '{"end": 0, "changed": 7}'],
+)  # fmt: skip
+def test_a_line_that_no_runner_of_ours_wrote_is_a_forgers(line: str) -> None:
+    told = Told("secret")
+    told.hear(f"secret{line}\n".encode())
+    json.dumps([told.facts, told.outcomes()])
+    assert told.facts["forged"] == (0 if "alien" in line else 1)
+    assert not told.facts["ended"]

@@ -79,8 +79,7 @@ def lay_path(facts: dict[str, Any], *, as_module: bool) -> None:
     standard = [path for path in sys.path if path and os.path.abspath(path) != HERE]
     tools = [path for path in (facts["tools"],) if path]
     given = os.environ.pop("PRORL_PYTHONPATH", "")
-    if given:
-        os.environ["PYTHONPATH"] = given
+    os.environ["PYTHONPATH"] = for_others(given, facts["tools"])
     # An empty entry is the working directory.
     wanted = [os.path.abspath(entry) for entry in given.split(os.pathsep)] if given else []
     here = [os.getcwd()] if as_module else []
@@ -92,6 +91,11 @@ def lay_path(facts: dict[str, Any], *, as_module: bool) -> None:
     sys.meta_path.insert(0, Trusted(came_with_tests, tools))
     sys.meta_path.insert(1, Trusted(stdlib - own - came_with_tests, standard))
     sys.dont_write_bytecode = True
+
+
+def for_others(given: str, tools: str) -> str:
+    """PYTHONPATH of the programs that tests call: what they were given, and then what came with the tests."""
+    return os.pathsep.join(entry for entry in (given, tools) if entry)
 
 
 def top_level(paths: list[str]) -> set[str]:
@@ -181,9 +185,10 @@ def sender() -> tuple[dict[str, Any], Sent]:
 def main() -> None:
     program, arguments = sys.argv[1], sys.argv[2:]
     given = pytest_arguments(program, list(arguments))
-    if given is None:  # something before the tests
-        os.environ["PYTHONPATH"] = os.environ.pop("PRORL_PYTHONPATH", "")
-        os.execv(sys.executable, [sys.executable, *arguments])
+    tools = os.environ.pop("PRORL_TOOLS", "")
+    if given is None or "PRORL_CHANNEL" not in os.environ:  # something before the tests, or called by them
+        os.environ["PYTHONPATH"] = for_others(os.environ.pop("PRORL_PYTHONPATH", ""), tools)
+        os.execv(sys.executable, [sys.executable, *(["-m", "pytest"] if program in PYTESTS else []), *arguments])
     facts, send = sender()
     lay_path(facts, as_module=program not in PYTESTS)
     with open(facts["test_file"], "rb") as file:

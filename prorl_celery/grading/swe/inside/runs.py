@@ -118,6 +118,7 @@ class Run:
             PATH=self._shims + os.pathsep + environment.get("PATH", "/usr/bin:/bin"),
             PRORL_QUESTION="40",
             PRORL_CHANNEL="41",
+            PRORL_TOOLS=str(self._facts["tools"]),
             PYTHONUNBUFFERED="1",
         )
         os.chdir(os.path.join(self.folder, "repo"))
