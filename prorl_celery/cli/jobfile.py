@@ -20,6 +20,8 @@ from prorl_celery.data.files import Bad, rows_of
 from prorl_celery.errors import BadInstance, SettingsError
 
 SEED_BITS = 31
+MOST_SEEDS = 2**63
+"""Beyond, the service takes none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,5 +138,5 @@ def _sample(job: Mapping[str, Any], group: str, sample: int) -> dict[str, Any]:
     if sampling.get("seed") is None:
         sampling["seed"] = int.from_bytes(hashlib.sha256(job_id.encode()).digest()[:8]) >> (64 - SEED_BITS)
     else:
-        sampling["seed"] += sample
+        sampling["seed"] = (sampling["seed"] + sample) % MOST_SEEDS
     return {**job, "job_id": job_id, "sampling_params": sampling}

@@ -53,6 +53,12 @@ def test_samples_have_seeds_of_their_own_that_never_change(tmp_path: Path) -> No
     assert seeds == [job["sampling_params"]["seed"] for job in jobs_of(bodies_of(file), samples=2, run="r")]
 
 
+def test_seeds_begin_again_where_the_service_would_take_no_greater_one(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl", {"instance": OTHER, "sampling_params": {"seed": 2**63 - 1}})
+    jobs = [JobRequest.model_validate(job) for job in jobs_of(bodies_of(file), samples=3, run="r")]
+    assert [job.sampling_params.seed for job in jobs] == [2**63 - 1, 0, 1]
+
+
 def test_what_a_line_says_goes_before_the_options(tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", {"instance": MATH, "sampling_params": {"temperature": 0.3}})
     [job] = jobs_of(bodies_of(file), samples=1, run="r", sampling_params={"temperature": 1.0, "max_tokens": 9})
