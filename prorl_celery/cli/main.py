@@ -96,7 +96,8 @@ def forget_the_working_directory() -> None:
     ours = str(Path(prorl_celery.__file__).parent.parent)
     if here == ours:
         return
-    meant = here in os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    named = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    meant = here in {os.path.realpath(entry) for entry in named}
     sys.path[:] = [entry for entry in sys.path if entry not in ("", ".", here)] + ([here] if meant else [])
 
 

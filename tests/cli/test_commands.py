@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from prorl_celery.cli.main import COMMANDS
+from prorl_celery.cli.main import COMMANDS, forget_the_working_directory
 
 SECRET = "redis://:hunter2@127.0.0.1:1/0"
 
@@ -113,6 +113,17 @@ def test_a_users_own_modules_in_the_working_directory_are_left_alone(tmp_path: P
                 [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
             )
         assert told.stdout == "fine\n", told.stderr
+
+
+@pytest.mark.parametrize(("named", "last"), [(".", True), ("{here}", True), ("/somewhere:./", True), ("", False)])
+def test_the_working_directory_is_imported_from_last_and_only_where_pythonpath_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, last: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", named.format(here=tmp_path))
+    monkeypatch.setattr(sys, "path", ["", str(tmp_path), "/ours"])
+    forget_the_working_directory()
+    assert sys.path == ["/ours", *([str(tmp_path)] if last else [])]
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "scripted-backend"])
