@@ -46,7 +46,7 @@ test-vllm: $(INSTALLED)
 
 test-smollm2: $(INSTALLED)
 	$(BIN)/prorl models prepare smollm2 --data-dir $(VLLM_TEST_DIR)
-	$(BIN)/python -P -m pytest tests/models/test_smollm2.py tests/models/test_smollm2_batches.py
+	$(BIN)/python -P -m pytest tests/models/test_smollm2.py tests/models/test_smollm2_batches.py tests/models/test_smollm2_kinds.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
