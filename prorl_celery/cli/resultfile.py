@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 from pathlib import Path
 from types import TracebackType
@@ -31,11 +33,20 @@ class ResultFile:
         except OSError as error:
             raise SettingsError(f"cannot write to {self.path}: {error.strerror}") from error
         try:
+            self._lock()
             self._read()
         except BaseException:
             self._file.close()
             raise
         return self
+
+    def _lock(self) -> None:
+        """A second writer would cut off the line that the first is amid. Let go when the file is closed."""
+        with contextlib.suppress(OSError):  # of file systems that know no locks
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise SettingsError(f"{self.path} is being written by another prorl; name another with --out") from None
 
     def _read(self) -> None:
         self._file.seek(0)

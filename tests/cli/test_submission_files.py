@@ -1,4 +1,4 @@
-"""A file is read twice, to be checked and to be sent: it must be there the second time, and be the same."""
+"""The files of `prorl submit`: what is read twice must be the same both times, what is written has one writer."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from prorl_celery.cli.jobfile import JobOptions
 from prorl_celery.cli.jobsource import JobSource
+from prorl_celery.cli.resultfile import ResultFile
 from prorl_celery.errors import SettingsError
 
 ROW = json.dumps({"data_source": "math", "problem": "1+1", "answer": "2"}) + "\n"
@@ -50,3 +51,13 @@ def test_a_file_that_is_changed_while_it_is_sent_is_told_at_its_end(tmp_path: Pa
         more.write("\n")
     with pytest.raises(SettingsError, match="was changed"):
         list(jobs)
+
+
+def test_two_runs_do_not_write_to_one_file_of_results(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    with ResultFile(path) as first:
+        first.append({"job_id": "a"})
+        with pytest.raises(SettingsError, match="is being written by another"), ResultFile(path):
+            pass
+    with ResultFile(path) as second:
+        assert [result["job_id"] for result in second.results] == ["a"]
