@@ -78,8 +78,8 @@ def length_of(turns: Iterable[Turn]) -> int:
     """
     length = 0
     for turn in turns:
-        count = len(turn.sampled_ids) or turn.completion_tokens
-        if count <= 0 and turn.finish_reason != "abort" and _words(turn):
+        count = len(turn.sampled_ids) or max(0, turn.completion_tokens)
+        if count == 0 and turn.finish_reason != "abort" and _words(turn):
             raise LengthUnknown(f"the backend does not tell how many tokens turn {turn.index} has")
         length += count
     return length

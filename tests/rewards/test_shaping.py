@@ -146,6 +146,10 @@ def test_a_length_that_nobody_told_is_an_error_and_not_a_short_one() -> None:
         length_of([a_turn(0, [1]), a_turn(1, text="words, and no count")])
 
 
+def test_a_count_below_nothing_makes_nothing_shorter() -> None:
+    assert length_of([a_turn(0, [1, 2]), a_turn(1, count=-100)]) == 2
+
+
 def test_no_turns_are_no_length_and_no_repetition() -> None:
     both = RewardShaping(overlong=Overlong(max_tokens=1, buffer_tokens=1), repetition=Repetition(ngram=1, penalty=1.0))
     assert shape(0.5, [], both).reward == 0.5
