@@ -113,17 +113,22 @@ class Bug:
             return path.read_text()
 
     def _patch(self, files: Mapping[str, str]) -> str:
-        with tempfile.TemporaryDirectory() as folder:
-            for name, text in files.items():
-                was = self._workspace / name
-                for side, data in (("a", was.read_bytes() if was.is_file() else None), ("b", text.encode())):
-                    path = Path(folder, side, name)
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    if data is not None:
-                        path.write_bytes(data)
-                        path.chmod(was.stat().st_mode & 0o777 if was.is_file() else 0o644)
-            command = ["git", "diff", "--no-index", "--no-prefix", "--no-renames", "a", "b"]
-            return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout
+        return patch_of(self._workspace, files)
+
+
+def patch_of(workspace: Path, files: Mapping[str, str]) -> str:
+    """The patch that gives files of a workspace these contents."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in files.items():
+            was = workspace / name
+            for side, data in (("a", was.read_bytes() if was.is_file() else None), ("b", text.encode())):
+                path = Path(folder, side, name)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if data is not None:
+                    path.write_bytes(data)
+                    path.chmod(was.stat().st_mode & 0o777 if was.is_file() else 0o644)
+        command = ["git", "diff", "--no-index", "--no-prefix", "--no-renames", "a", "b"]
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout
 
 
 @pytest.fixture(scope="session")
