@@ -1,8 +1,8 @@
 """What a tree of processes uses, read from /proc: CPU seconds, PSS, RSS.
 
-The CPU of processes that have ended is in their parents' sums as soon as these have waited for them. Those that end with
-a sandbox's process namespace are waited for by nobody: what a sandbox's shell and its commands used is in the tree's sum
-while the sandbox lives, and no longer (`prorl_celery.bench.kinds.cost.Meter` takes it before).
+The CPU of processes that have ended is in their parents' sums as soon as these have waited for them. Those that end
+with a sandbox's process namespace are waited for by nobody: what a sandbox's shell and its commands used is in the
+tree's sum while the sandbox lives, and no longer (`prorl_celery.bench.kinds.cost.Meter` takes it before).
 """
 
 from __future__ import annotations
