@@ -177,6 +177,8 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
 
 
 SLOW = {
+    "forks without end",
+    "starts threads without end",
     "says errors without end",
     "grows",
     "reads for ever",

@@ -68,7 +68,7 @@ class Ran:
     why: str
     output: bytes
     seconds: float
-    """Of wall-clock."""
+    """Of wall-clock, but for the time that it waited for a CPU."""
     exit_code: int = 0
 
 
@@ -165,7 +165,7 @@ class Runner:
             kind, why = "runtime error", f"it ended with {_exit(code)}: {said_text.strip()[-1000:]}"
             if "MemoryError" in said_text[-200:] or "std::bad_alloc" in said_text:
                 kind = "memory limit"
-        return Ran(number, kind, why, output, head["wall"], code)
+        return Ran(number, kind, why, output, head["spent"], code)
 
     def _failed(self, number: int, kind: str, why: str) -> Ran:
         return Ran(number, kind, why, b"", 0.0, NO_EXIT_CODE)

@@ -38,6 +38,8 @@ class Ended(NamedTuple):
     code: int
     cpu: float
     wall: float
+    spent: float
+    """Seconds of `wall` without those in which a busy machine let it wait for a CPU."""
     memory: int
     said: bytes
     output: bytes
@@ -104,7 +106,7 @@ def run(
         os.close(fd)
     watch = Watch(pid, limits, began, output, errors)
     kind = watch.to_the_end()
-    used = kernel.cpu_seconds(pid)
+    used, waited = kernel.cpu_seconds(pid), kernel.waited_seconds(pid)
     if kind == "starved" and kernel.descendants(os.getpid()) != [pid]:
         kind = "crowded"
     with suppress(OSError):
@@ -124,7 +126,8 @@ def run(
         kind = "memory limit"
     clear = places.clear() and clear
     said = bytes(watch.said[-SAID_BYTES:])
-    return Ended(kind, code, round(cpu, 4), round(wall, 4), memory, said, bytes(watch.output), clear)
+    spent = max(cpu, wall - waited)
+    return Ended(kind, code, round(cpu, 4), round(wall, 4), round(spent, 4), memory, said, bytes(watch.output), clear)
 
 
 class Watch:

@@ -94,12 +94,21 @@ def is_stopped(pid: int) -> bool:
 
 def busy_seconds(pid: int) -> float:
     """How long a process's first thread has run or waited for a CPU; 0 where the kernel does not count that."""
+    return sum(_scheduled(pid))
+
+
+def waited_seconds(pid: int) -> float:
+    """How long it has waited for a CPU."""
+    return _scheduled(pid)[1]
+
+
+def _scheduled(pid: int) -> tuple[float, float]:
     try:
         with open(f"/proc/{pid}/schedstat", "rb") as file:
             ran, waited, _ = file.read().split()
     except (OSError, ValueError):
-        return 0.0
-    return (int(ran) + int(waited)) / 1e9
+        return 0.0, 0.0
+    return int(ran) / 1e9, int(waited) / 1e9
 
 
 def _send(pid: int, number: int) -> None:
