@@ -20,6 +20,7 @@ reports of the instance's tests alone; whose answers are equal to everything, or
 from __future__ import annotations
 
 import json
+import math
 import re
 import secrets
 from collections.abc import Callable, Sequence
@@ -119,14 +120,15 @@ class BenchForm:
         dropped = restore(sandbox, WORKDIR, tests, free=of_the_gold, timeout=clock.apply)
         clock.note("apply")
 
-        canary = canary_beside(tests)
+        ours = canary_beside(tests)
+        canary = ours if _runs_canary(spec, ours) else None
 
         def graded() -> tuple[TestRun, bool, Any]:
             run, complete = _run(sandbox, spec, clock, limits, canary)
             ids = {field.lower(): list(ids) for field, ids in wanted.items()}
             argument = {"log": run.log, "parser": spec.parser, "eval_type": spec.eval_type, "exit_code": run.exit_code}
-            heard = canary.heard(run.log)
-            if heard == "failed":
+            heard = canary.heard(run.log) if canary else None
+            if canary and heard == "failed":
                 argument["log"] = canary.without(run.log)
                 argument["exit_code"] = None if run.exit_code == TESTS_FAILED else run.exit_code
             said = in_child(report, argument | ids, timeout=clock.within(REPORT_SECONDS))
@@ -134,6 +136,11 @@ class BenchForm:
 
         run, complete, said = graded()
         clock.note("tests")
+        if canary and not run.timed_out and _may_be_ours(said, wanted) and clock.within(math.inf) > 2 * run.seconds:
+            sandbox.shell.run(f"\\rm -f {quote(f'{WORKDIR}/{canary.path}')}", timeout=clock.apply)
+            canary = None
+            run, complete, said = graded()
+            clock.note("tests")
         if not said["ran"] and not run.timed_out:
             # Not one test: is that the patch's doing, or can no tests be run here at all?
             undo(sandbox, WORKDIR, timeout=clock.apply)
@@ -150,7 +157,7 @@ class BenchForm:
         why = _why_not(run, complete, said, tallies)
         if why is None and said["expected"] and not _speak_of_failures(sandbox, tests, clock.apply):
             why = f"tampered: {said['expected'][0]} is expected to fail, of which the tests say nothing"
-        if why is None and said["canary"] != "failed" and _runs_canary(spec, canary):
+        if why is None and canary and said["canary"] != "failed":
             # Is that the patch's doing, or does such a test not get run here?
             undo(sandbox, WORKDIR, timeout=clock.apply)
             _, _, base = graded()
@@ -199,17 +206,17 @@ def check_repository(sandbox: Sandbox, workdir: str, commit: str, *, timeout: fl
         raise BadImage(f"the repository at {workdir} in the image does not stand at {commit}, but beside it")
 
 
-def _run(sandbox: Sandbox, spec: Spec, clock: Clock, limits: SweLimits, canary: Canary) -> tuple[TestRun, bool]:
+def _run(sandbox: Sandbox, spec: Spec, clock: Clock, limits: SweLimits, canary: Canary | None) -> tuple[TestRun, bool]:
     """Run the tests. Returns the run, its log being what the tests printed, and whether the script came to its end."""
     token = secrets.token_hex(16)
-    if _runs_canary(spec, canary):
+    if canary:
         try:
             sandbox.files.write(f"{WORKDIR}/{canary.path}", canary.source)
         except OSError as error:
             raise SandboxError(f"a test could not be written into the sandbox: {error}") from error
     if spec.script is None:
         begin, end = f"echo {token}", f"code=$?; echo; echo {token}:$code"
-        command = canary.added(spec.command) or spec.command
+        command = (canary.added(spec.command) if canary else None) or spec.command
         script = "\n".join((ACTIVATE, f"cd {WORKDIR}", spec.setup, begin, command, end))
     else:
         script = framed(spec.script, token, canary)
@@ -251,6 +258,13 @@ def _runs_canary(spec: Spec, canary: Canary) -> bool:
     if spec.script is None:
         return canary.added(spec.command) is not None
     return framed(spec.script, "") != framed(spec.script, "", canary)
+
+
+def _may_be_ours(said: Any, wanted: dict[str, tuple[str, ...]]) -> bool:
+    """Whether the test of ours may be what is wrong, as where a test looks at the list of test files."""
+    passes = set(said["pass_to_pass"])
+    solved = set(said["fail_to_pass"]) >= set(wanted["FAIL_TO_PASS"])
+    return not said["ran"] or (solved and not passes.issuperset(wanted["PASS_TO_PASS"]))
 
 
 def _speak_of_failures(sandbox: Sandbox, tests: Sequence[str], timeout: float) -> bool:

@@ -69,15 +69,23 @@ def _why_not(facts: Mapping[str, Any], fail_to_pass: Sequence[str], pass_to_pass
     for name, tests in (("FAIL_TO_PASS", fail_to_pass), ("PASS_TO_PASS", pass_to_pass)):
         if failing := [test for test in tests if real["outcomes"].get(test) not in GOOD]:
             return f"{len(failing)} of {len(tests)} {name} fail: {failing[0]}: {_said(real, failing[0])}"
-    # A library can say of any test that it was expected to fail. Only one that does so by nature may.
-    if expected := [test for test in fail_to_pass if real["outcomes"][test] == "xfailed"]:
-        return f"{expected[0]} is expected to fail, and does"
-    by_nature = base["outcomes"] if base else {}
-    if expected := [test for test in pass_to_pass if real["outcomes"][test] != by_nature.get(test, "passed")]:
-        return f"{expected[0]} ends otherwise than without the patch: {real['outcomes'][expected[0]]}"
     if replaced := [name for name in real["changed"] if base is None or name not in base["changed"]]:
         return f"tampered: {', '.join(replaced[:3])} was changed while the tests ran"
-    return _told_by_control(facts) or _told_by_decoy(facts)
+    told = _told_by_control(facts) or _told_by_decoy(facts)
+    return told or _expected_to_fail(facts, fail_to_pass, pass_to_pass)
+
+
+def _expected_to_fail(facts: Mapping[str, Any], fail_to_pass: Sequence[str], pass_to_pass: Sequence[str]) -> str | None:
+    """A library can say of any test that it is expected to fail. Only one that does so by nature may."""
+    outcomes, base = facts["real"]["outcomes"], facts.get("base")
+    by_nature = base["outcomes"] if base else {}
+    for test in fail_to_pass:
+        if outcomes[test] == "xfailed":
+            return f"{test} is expected to fail, and does"
+    for test in pass_to_pass:
+        if outcomes[test] != by_nature.get(test, "passed"):
+            return f"{test} ends otherwise than without the patch: {outcomes[test]}"
+    return None
 
 
 def _told_by_control(facts: Mapping[str, Any]) -> str | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from swe_image import CODE, FIXED, diff, make_bench_image, make_r2e_image
+from swe_image import CODE, FIXED, MORE_TESTS, diff, make_bench_image, make_r2e_image
 
 from prorl_celery.errors import BadImage, EvalError, SandboxError
 from prorl_celery.grading.swe.bench import END, START, BenchForm
@@ -248,6 +248,20 @@ pytest -rA tests/test_requests.py
 echo 'FAILED tests/test_requests.py::test_strip is said outside of the marks, and does not count'
 git checkout {{commit}} tests/test_requests.py
 """
+
+
+def test_a_test_that_minds_a_file_of_ours_counts_as_without_it(
+    grade: Grade, bench: tuple[Path, dict[str, Any]]
+) -> None:
+    minds = "\n\ndef test_alone():\n    import os\n    assert os.listdir('tests') == ['test_requests.py']\n"
+    instance = bench[1] | {
+        "test_patch": with_(bench, {"tests/test_requests.py": MORE_TESTS + minds}),
+        "test_cmd": "pytest -rA -p no:cacheprovider tests/test_requests.py",
+        "log_parser": "parse_log_pytest",
+        "PASS_TO_PASS": [*bench[1]["PASS_TO_PASS"], "tests/test_requests.py::test_alone"],
+    }
+    said = grade(BENCH, instance, instance["patch"])
+    assert (said.resolved, said.why) == (True, None)
 
 
 def test_an_instances_own_script_is_run(grade: Grade, bench: tuple[Path, dict[str, Any]]) -> None:
