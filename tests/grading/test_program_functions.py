@@ -44,9 +44,9 @@ def test_assertions_are_cases(start: Start) -> None:
         ("import os; os._exit(0)", "runtime error"),
         ("import os; os.kill(os.getppid(), 9); os._exit(0)", "runtime error"),
         ("raise SystemExit", "runtime error"),
-        ("\n    while True: pass", "time limit"),
+        pytest.param("\n    while True: pass", "time limit", marks=pytest.mark.slow),
         ("return object()", "runtime error"),
-        ("return 'x' * (20 << 20)", "output limit"),
+        pytest.param("return 'x' * (20 << 20)", "output limit", marks=pytest.mark.slow),
         ("return bytearray(100 << 30)", "runtime error"),
     ],
 )

@@ -179,6 +179,15 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
 SLOW = {
     "forks without end",
     "starts threads without end",
+    "sleeps",
+    "is nested too deep",
+    "ends its group",
+    "says why it exits",
+    "dies by a signal",
+    "recurses in C",
+    "ignores signals",
+    "reads by file",
+    "closes its own output",
     "says errors without end",
     "grows",
     "reads for ever",
@@ -198,7 +207,7 @@ def test_a_solution_that_does_what_none_may_fails_for_it(start: Start, name: str
     assert len(said["why"]) <= 2000
 
 
-@pytest.mark.parametrize("name", HARMLESS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in HARMLESS])
 def test_a_solution_that_is_right_passes_whatever_else_it_does(start: Start, name: str) -> None:
     said = graded(start, HARMLESS[name])
     assert said == {"reward": 1.0, "resolved": True, "passed": 12, "of": 12}

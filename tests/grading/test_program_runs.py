@@ -109,7 +109,12 @@ def test_a_checker_may_be_a_program(start: Start, source: str) -> None:
 
 @pytest.mark.parametrize(
     "source",
-    ["1 / 0", "import sys\nsys.exit(3)", "x = (", "import time\ntime.sleep(99)"],
+    [
+        "1 / 0",
+        "import sys\nsys.exit(3)",
+        "x = (",
+        pytest.param("import time\ntime.sleep(99)", marks=pytest.mark.slow),
+    ],
     ids=["crash", "3", "(", "sleep"],
 )
 def test_a_checker_that_fails_is_no_ones_wrong_answer(
