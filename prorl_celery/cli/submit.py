@@ -119,6 +119,8 @@ def submit(
     else:
         tally.show()
         click.echo(f"trajectories: {path}")
+        if tally.errors:
+            click.echo("jobs that failed stay so when this is run again; --run NAME makes new ones of all", err=True)
     sys.exit(0 if tally.states["completed"] == tally.total else 1)
 
 
