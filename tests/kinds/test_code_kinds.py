@@ -81,4 +81,4 @@ def test_ten_thousand_cases_are_one_problem(kind_service: Any) -> None:
         began = time.monotonic()
         (result,) = kind.run([instance], timeout=1200, timeouts={"eval": 1100.0})
         print(f"10,000 cases in {time.monotonic() - began:.1f} s")
-        assert (result.reward, result.eval["passed"]) == (1.0, 10_000)
+        assert (result.reward, result.eval["passed"]) == (1.0, 10_000), result.eval
