@@ -191,8 +191,8 @@ class Settings:
     )
     datasets: tuple[str, ...] = setting(
         (),
-        help="Folders below which instances may name files of a node, separated by commas. Default: the folder datasets "
-        "of the data directory.",
+        help="Folders below which instances may name files of a node, separated by commas. Default: the folder "
+        "datasets of the data directory.",
     )
     image_names: tuple[str, ...] = setting(
         (

@@ -94,9 +94,8 @@ def _answer(row: Mapping[str, Any], columns: Mapping[str, str]) -> str | int | f
     return _scalar(value, column)
 
 
-def _scalar(value: Any, field: str) -> str | int | float:
-    if isinstance(value, list | tuple) and len(value) == 1:
-        value = value[0]
+def _scalar(given: Any, field: str) -> str | int | float:
+    value: object = given[0] if isinstance(given, list | tuple) and len(given) == 1 else given
     if isinstance(value, str) and value.startswith('["') and value.endswith('"]'):
         listed = _json(value, field)
         value = listed[0] if len(listed) == 1 else value
