@@ -147,7 +147,7 @@ class Runner:
         said, output = parts
         kind, code = head["kind"], head["code"]
         if kind == "starved":
-            raise EvalError(f"case {number} was not given the CPU it may use in {head['wall']:.0f} s: a busy machine")
+            raise EvalError(f"case {number} was not given what it may use in {head['wall']:.0f} s: a busy machine")
         program = self._program
         said_text = said.decode("utf-8", "replace")
         limit = f"{program.time_limit_seconds:g} s"

@@ -27,6 +27,7 @@ SAID_BYTES = 2000
 LOOK_SECONDS = 0.25
 """Between two looks at what a case has used."""
 END_SECONDS = 5.0
+FORK_SECONDS = 5.0
 READ_BYTES = 1 << 20
 IDLE_SPARE_SECONDS = 1.0
 
@@ -94,7 +95,11 @@ def run(
     errors, err = os.pipe()
     sys.stdout.flush()
     began = time.monotonic()
-    pid = os.fork()
+    pid = kernel.fork(FORK_SECONDS)
+    if pid is None:
+        for fd in (given, output, out, errors, err):
+            os.close(fd)
+        return Ended("starved", 0, 0.0, round(time.monotonic() - began, 4), 0.0, 0, b"", b"", places.clear())
     if pid == 0:
         try:
             become(program, limits, folder, arguments, (given, out, err))

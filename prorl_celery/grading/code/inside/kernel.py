@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
+import resource
 import signal
 import time
 from contextlib import suppress
@@ -12,7 +14,9 @@ PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 TICKS = os.sysconf("SC_CLK_TCK")
 PATIENCE_SECONDS = 0.005
-"""Between two looks at processes that have been killed and have not ended."""
+"""Between two looks at processes that have been killed and have not ended, and two tries to fork."""
+MOST_PROCESSES = resource.getrlimit(resource.RLIMIT_NPROC)
+"""Before any case has run."""
 
 
 def hide(hidden: bool = True) -> None:
@@ -33,6 +37,27 @@ def children(pid: int) -> list[int]:
             with suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
                 found += map(int, file.read().split())
     return found
+
+
+def fork(within: float) -> int | None:
+    """As `os.fork`; None where the machine has no process to give for so many seconds, and no case has seen to that.
+
+    Raises: `OSError` where one has: of the same user, it may limit this process.
+    """
+    deadline = time.monotonic() + within
+    while True:
+        try:
+            return os.fork()
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.ENOMEM) or not _unlimited():
+                raise
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(PATIENCE_SECONDS)
+
+
+def _unlimited() -> bool:
+    return resource.getrlimit(resource.RLIMIT_NPROC) == MOST_PROCESSES and not children(os.getpid())
 
 
 def descendants(pid: int) -> list[int]:
