@@ -71,6 +71,7 @@ KINDS = {
     "stray-batches": "take it off the list",
     "overdue-left": "sweep",
     "broken-group": "give the group up, and start another in its place",
+    "lost-prompts": "start none of them",
     "lost-group": "list it with its batch, or revoke its jobs and delete it",
     "stray-group": "take it off the list",
     "group-left": "give its groups up",

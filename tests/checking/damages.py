@@ -226,6 +226,10 @@ DAMAGES = [
         "sample-without-a-number", lambda c: c.hdel(P + "job:q:1:0", "sample"), "broken-record", "q:1:0", alone=False
     ),
     Damage("prompt-lost", lambda c: c.hdel(P + "dapo_specs:q", "0"), "no-request", "q:0:1"),
+    Damage(
+        "parked-without-a-prompt", lambda c: c.hdel(P + "job:k:1:0", "prompt"), "broken-record", "k:1:0", alone=False
+    ),
+    Damage("waiting-prompt-lost", lambda c: c.hdel(P + "dapo_specs:q", "3"), "lost-prompts", "q"),
     Damage("parked-for-no-reason", park, "stray-parked", "q:1:0"),
     Damage("surplus-that-goes-on", lambda c: c.zrem(P + "revoked", "x:0:0"), "not-revoked", "x:0:0", alone=False),
     Damage("revoked-and-over", lambda c: c.zadd(P + "revoked", {"done": soon()}), "stray-revoked", "done"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 import redis
 from checking_help import busy_store, node
 from hypothesis import HealthCheck, Phase, given, settings
@@ -114,6 +115,22 @@ def take_a_step(store: JobStore, message: Message) -> None:
         store.commit(claimed, {}, next_stage=following, queue=following, worked_s=0.1)
 
 
+def mend_and_run_on(redis_store: JobStore, redis_client: redis.Redis, redis_settings: Settings) -> None:
+    left = repair(check(redis_client, redis_settings), redis_client, redis_settings)
+    assert left == []
+    node(redis_client, redis_settings)
+    run_on(redis_store, redis_client, redis_settings)
+    assert check(redis_client, redis_settings) == []
+    for job in JOBS:
+        try:
+            redis_store.result(job)
+        except (JobNotFound, ResultExpired):
+            continue  # its record, or its request, was what was lost
+    assert redis_client.exists("prorl:revoked", "prorl:batches_live", "prorl:batches_left") == 0
+    for batch in BATCHES:
+        assert redis_client.hget(f"prorl:dapo:{batch}", "state") in {b"complete", b"exhausted", b"cancelled", None}
+
+
 @settings(
     max_examples=15,
     deadline=None,
@@ -128,16 +145,15 @@ def test_a_damaged_store_is_mended_and_its_jobs_finish(
     busy_store(redis_store, redis_client, redis_settings)
     for _ in range(data.draw(st.integers(1, 6))):
         damage(redis_client, data)
-    left = repair(check(redis_client, redis_settings), redis_client, redis_settings)
-    assert left == []
-    node(redis_client, redis_settings)
-    run_on(redis_store, redis_client, redis_settings)
-    assert check(redis_client, redis_settings) == []
-    for job in JOBS:
-        try:
-            redis_store.result(job)
-        except (JobNotFound, ResultExpired):
-            continue  # its record, or its request, was what was lost
-    assert redis_client.exists("prorl:revoked", "prorl:batches_live", "prorl:batches_left") == 0
-    for batch in BATCHES:
-        assert redis_client.hget(f"prorl:dapo:{batch}", "state") in {b"complete", b"exhausted", b"cancelled", None}
+    mend_and_run_on(redis_store, redis_client, redis_settings)
+
+
+@pytest.mark.parametrize("lost", [["q"], ["k"], ["k", "q"], ["k", "q", "x"]], ids=" ".join)
+def test_the_requests_of_whole_batches_are_lost(
+    redis_store: JobStore, redis_client: redis.Redis, redis_settings: Settings, lost: list[str]
+) -> None:
+    """No sample of theirs is drawn anew, to be found at fault in its turn: so a repair comes to an end."""
+    busy_store(redis_store, redis_client, redis_settings)
+    redis_client.delete(*(f"prorl:dapo_specs:{batch}" for batch in lost))
+    mend_and_run_on(redis_store, redis_client, redis_settings)
+    assert not [job for batch in lost for job in redis_client.zrange(f"prorl:batch:{batch}", 0, -1) if b":r" in job]

@@ -68,8 +68,10 @@ local function settle(job, state)
     if group.oldest < math.huge then call('HSET', group.key, 'oldest', int(group.oldest)) end
   else
     waste(b, 'failed', ms, tokens)
-    -- Also of a batch that is over: what is drawn then waits for whoever adopts the group.
-    if state ~= 'cancelled' and b.policy == 'retry' and tonumber(told[3]) < REDRAWS then
+    -- Also of a batch that is over: what is drawn then waits for whoever adopts the group. Not where the prompt's request
+    -- was lost: no sample of it can be run.
+    if state ~= 'cancelled' and b.policy == 'retry' and tonumber(told[3]) < REDRAWS
+      and call('HEXISTS', key('dapo_specs', job.batch), prompt) == 1 then
       add(b, 'live', 1)
       call('HINCRBY', dapo(b.id), 'redrawn', 1)
       draw(b, job.batch, prompt, told[2], tonumber(told[3]) + 1)

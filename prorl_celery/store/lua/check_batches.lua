@@ -91,6 +91,19 @@ local function check_groups(b)
   end
 end
 
+-- Prompts that can't be started, since their requests are lost. Of those that were, their jobs tell.
+local function check_requests(b)
+  local specs, lost = key('dapo_specs', b.id), {}
+  if call('HLEN', specs) == b.prompts then return end
+  for _, prompt in ipairs(call('ZRANGE', key('dapo_waiting', b.id), 0, -1)) do
+    if call('HEXISTS', specs, prompt) == 0 then lost[#lost + 1] = prompt end
+  end
+  if #lost == 0 then return end
+  found('lost-prompts', b.id, 'has lost the requests of ' .. #lost .. ' prompts that wait', '', function()
+    for _, prompt in ipairs(lost) do call('ZREM', key('dapo_waiting', b.id), prompt) end
+  end)
+end
+
 -- What the batch should count.
 local function recount(b)
   local was = {mixed = b.mixed, hope = b.hope}
@@ -166,6 +179,7 @@ function CHECKS.dapo(id)
     return
   end
   local b = load_batch(id)
+  if live(b) then check_requests(b) end
   check_groups(b)
   check_lists(b)
   check_counts(b)

@@ -58,8 +58,10 @@ local function broken(job, kept)
   if ENDED[job.state] then
     return not (tonumber(kept.finished) and kept.reason) and 'does not say when or how it ended' or nil
   end
-  local sample = call('HMGET', job.key, 'prompt', 'sample', 'redraw')
-  if sample[1] and not (job.batch and sample[2] and sample[3]) then return 'does not say whose sample it is' end
+  local sample = call('HMGET', job.key, 'prompt', 'sample', 'redraw', 'parked')
+  if (sample[1] or sample[2] or sample[3] or sample[4]) and not (job.batch and sample[1] and sample[2] and sample[3]) then
+    return 'does not say whose sample it is'
+  end
   return not LIVE[job.state] and 'its state is none' or nil
 end
 
