@@ -159,8 +159,8 @@ class Takeover:
         output = CappedOutput(self._output_bytes)
         if begun is not False:
             first, missing, rest = notes.said(of_result=True)
-            self._hear(first if missing else first + rest, output)
-            if missing:
+            has_ended = self._hear(first if missing else first + rest, output)
+            if missing and not has_ended:
                 output.skip(missing)
                 self._hear(rest, output)
             for trace in TRACES if flags & TRACED else ():
@@ -178,12 +178,19 @@ class Takeover:
             complete=not flags & INCOMPLETE,
         )
 
-    def _hear(self, data: bytes, output: CappedOutput) -> None:
+    def _hear(self, data: bytes, output: CappedOutput) -> bool:
+        """Take what was said until the last command's end; whether that is in it.
+
+        What was read along with the end, or before the result was noted, is another's: of our probe, if that is traced.
+        """
+        command_id = self._notes.command_id
         marker: Marker | None
         while True:
             marker, data = self._markers.scan(data, output)
             if marker is None:
-                return
+                return False
+            if command_id in (marker.command_id, marker.ran):
+                return True
 
 
 def _exists(pid: int) -> bool:

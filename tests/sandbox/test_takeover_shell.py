@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
+import signal
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -12,7 +15,9 @@ from sandbox_images import needs_singularity
 
 from prorl_celery.sandbox import shell
 from prorl_celery.sandbox.base import Recovered
+from prorl_celery.sandbox.notes import ShellNotes
 from prorl_celery.sandbox.session import LiveSandbox
+from prorl_celery.sandbox.terminal import Terminal
 from prorl_celery.testing.keeper import KeeperProcess
 
 KINDS = ("bubblewrap", pytest.param("singularity", marks=needs_singularity))
@@ -162,6 +167,32 @@ def test_what_a_dead_holder_had_read_is_told_with_the_rest(succession):
     with succession.taken_over() as sandbox:
         told = sandbox.shell.recover(timeout=SECONDS)
     assert (told.output, told.exit_code, told.complete) == ("first\nsecond\n", 0, True)
+
+
+def test_what_is_read_along_with_the_end_of_a_command_is_not_its_output(succession, monkeypatch):
+    """It was sent and not noted as such, so a probe is sent behind it; and the shell, traced, talks about that."""
+
+    def killed_once_it_has_sent(sandbox: LiveSandbox) -> None:
+        ShellNotes.sent = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        work("sent", "set -x; echo out")(sandbox)
+
+    receive, heard = Terminal.receive, []
+
+    def receive_all(self: Terminal, deadline: float) -> bytes | None:
+        monkeypatch.setattr(Terminal, "receive", receive)
+        data: bytes | None = b""
+        while data is not None and b"\n++ :\n" not in b"".join(heard):
+            data = receive(self, time.monotonic() + SECONDS)
+            heard.append(data or b"")
+        return b"".join(heard)
+
+    assert succession.holder(killed_once_it_has_sent).await_end() is None
+    with succession.taken_over() as sandbox:
+        monkeypatch.setattr(Terminal, "receive", receive_all)
+        told = sandbox.shell.recover(timeout=SECONDS)
+    assert heard
+    assert (told.begun, told.exit_code, told.complete) == (True, 0, True)
+    assert told.output == "++ echo out\nout\n"
 
 
 def test_time_for_which_nobody_held_the_shell_is_not_the_commands(succession):
