@@ -9,8 +9,9 @@ probe, a forked child of its own.
                                           '-> asks to retire: finishes beside a fresh one
 
 A child that beats (`node.requests`) and then falls silent is killed. SIGUSR1 restarts all without a pause
-(`node.rolling`); SIGTERM, SIGINT and SIGHUP stop all (`node.stopping`), the second time at once. If the
-supervisor itself is killed, the kernel ends its children (`children.launch`).
+(`node.rolling`); SIGTERM, SIGINT and SIGHUP stop all (`node.stopping`), the second time at once. SIGHUP does not where
+it was ignored from the start, as under nohup. If the supervisor itself is killed, the kernel ends its children
+(`children.launch`).
 """
 
 from __future__ import annotations

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from keeper_help import LIMIT
 from skeletons import skeleton
-from supervised_help import DEADLINE_S, Service
+from supervised_help import DEADLINE_S, Serve, Service
 
 from prorl_celery.sandbox.waiting import NeverCancelled
 from prorl_celery.settings import Settings
@@ -39,11 +39,11 @@ def keeper(keeper_settings: Settings) -> Iterator[KeeperProcess]:
 
 
 @pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Callable[[str], Service]]:
+def serve(tmp_path: Path) -> Iterator[Serve]:
     services: list[Service] = []
 
-    def start(name: str) -> Service:
-        services.append(Service(name, tmp_path))
+    def start(name: str, *, hangup: str = "default") -> Service:
+        services.append(Service(name, tmp_path, hangup=hangup))
         return services[-1]
 
     yield start

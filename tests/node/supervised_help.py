@@ -31,10 +31,14 @@ def alive(pid: int) -> bool:
 
 
 class Service:
-    def __init__(self, name: str, place: Path) -> None:
+    """One that is running. `hangup`: what it inherits for SIGHUP, `default` or `ignore`, whoever started this run."""
+
+    def __init__(self, name: str, place: Path, *, hangup: str = "default") -> None:
         self.place = place
         self.process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), name, str(place)], stderr=subprocess.PIPE, text=True
+            ["env", f"--{hangup}-signal=HUP", sys.executable, str(PROGRAM), name, str(place)],
+            stderr=subprocess.PIPE,
+            text=True,
         )
 
     def starts(self, unit: str) -> list[tuple[int, str]]:
@@ -56,4 +60,4 @@ class Service:
         return self.process.wait(DEADLINE_S)
 
 
-Serve = Callable[[str], Service]
+Serve = Callable[..., Service]

@@ -26,6 +26,16 @@ def test_a_stop_leaves_nothing(serve: Serve, signum: signal.Signals) -> None:
     assert [pid for pid in pids if alive(pid)] == []
 
 
+def test_under_nohup_a_hangup_stops_nothing(serve: Serve) -> None:
+    service = serve("two", hangup="ignore")
+    first, other = service.pid("a"), service.pid("b")
+    service.process.send_signal(signal.SIGHUP)
+    os.kill(first, signal.SIGKILL)
+    assert alive(service.pid("a", 2)), "it goes on with its work"
+    assert alive(other)
+    assert service.stop() == 0
+
+
 def test_a_killed_supervisor_leaves_nothing(serve: Serve) -> None:
     service = serve("two")
     pids = [service.pid("a"), service.pid("b")]

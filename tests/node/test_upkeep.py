@@ -25,7 +25,7 @@ from prorl_celery.settings import Settings
 LONG_S = 300.0
 """A lease that does not lapse by itself in a test."""
 Sleeper = Callable[[], subprocess.Popen[bytes]]
-Start = Callable[..., subprocess.Popen[str]]
+Start = Callable[..., subprocess.Popen[bytes]]
 
 
 @pytest.fixture
@@ -46,17 +46,17 @@ def nodes(redis_client: redis.Redis, settings: Settings) -> NodeRegistry:
 @pytest.fixture
 def upkeep(settings: Settings) -> Iterator[Start]:
     """Starts an upkeep: a child of ours, so that our other children are its siblings."""
-    started: list[subprocess.Popen[str]] = []
+    started: list[subprocess.Popen[bytes]] = []
     env = {name: value for name, value in os.environ.items() if not name.startswith("PRORL_")} | settings.to_env()
 
-    def start(boot: str = "b1", *, alone: bool = True) -> subprocess.Popen[str]:
+    def start(boot: str = "b1", *, alone: bool = True) -> subprocess.Popen[bytes]:
         program = (
             ["-P", "-c", "import sys; from prorl_celery.node.upkeep import main; from prorl_celery.settings import *;"
              "sys.exit(main(sys.argv[1], Settings.from_env()))"]
             if alone
             else [str(Path(__file__).with_name("upkeep_program.py"))]
         )  # fmt: skip
-        started.append(subprocess.Popen([sys.executable, *program, boot], env=env, stdout=subprocess.PIPE, text=True))
+        started.append(subprocess.Popen([sys.executable, *program, boot], env=env, stdout=subprocess.PIPE, bufsize=0))
         return started[-1]
 
     yield start
@@ -193,22 +193,27 @@ def test_a_node_that_stops_sends_what_waits_for_it_elsewhere_and_one_that_is_rep
 
 
 def test_an_upkeep_beats_and_asks_for_a_process_for_suspects(
-    store: JobStore, redis_client: redis.Redis, upkeep: Start
+    store: JobStore, nodes: NodeRegistry, upkeep: Start
 ) -> None:
+    nodes.beat({"node": "n1", "boot": "b1"})
+    init = claim(store, submit(store), process="n1 b1 init-0 1")
+    at = store.commit(init, {}, next_stage="rollout", queue="rollout.n1.b1", worked_s=0, node="n1", sandboxes=["box"])
+    for _ in range(2):
+        claim(store, at, process="n1 b1 rollout-0 1")
+        store.lapse("n1 b1 rollout-0 1")
+        [at] = store.sweep().messages
+    assert at.queue == "solo.n1.b1"
     process = upkeep(alone=False)
-    assert process.stdout
     assert says(process) == "beat"
-    redis_client.zadd("prorl:queued:3:solo.n1.b1", {"a": 1})
-    redis_client.sadd("prorl:queues", "solo.n1.b1")
     assert says(process) == "solo"
     process.terminate()
     assert process.wait(DEADLINE_S) == 0
 
 
-def says(process: subprocess.Popen[str]) -> str:
+def says(process: subprocess.Popen[bytes]) -> str:
     """The next line that it prints."""
     assert process.stdout
     poll = select.poll()
     poll.register(process.stdout, select.POLLIN)
     assert poll.poll(DEADLINE_S * 1000)
-    return process.stdout.readline().strip()
+    return process.stdout.readline().decode().strip()  # not buffered: what follows is still there to be polled
