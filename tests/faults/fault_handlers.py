@@ -129,12 +129,13 @@ class HurtHandler(Handler):
 
 
 class NapHandler(Handler):
-    """Waits in a shell command of its sandbox."""
+    """Waits in a shell command of its sandbox. Samples of a batch that `for_good` names wait until that is killed."""
 
     data_source = "nap"
 
     def rollout(self, ctx: RolloutContext) -> dict[str, Any]:
-        seconds = ctx.instance["seconds"]
+        named = ctx.instance.get("for_good", ())
+        seconds = 600 if named and _sample_of(ctx) in named else ctx.instance["seconds"]
         ctx.sandbox.shell.run(f"sleep {seconds}", timeout=seconds + 60)
         return {}
 
