@@ -9,6 +9,7 @@ starts over: who went on would ask the sandbox what came of the command, and bel
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 
 from prorl_celery.errors import StoppedInDoubt
 from prorl_celery.sandbox.base import (
@@ -34,11 +35,15 @@ DOUBT_SECONDS = 0.5
 
 
 class DoubtfulShell:
-    """A shell whose results are believed when the process was not told to stop."""
+    """A shell whose results are believed when the process was not told to stop, and the sandbox lives: as that dies its
+    terminal hangs up, and the shell may tell of a command's end by that before its own.
+    """
 
-    def __init__(self, shell: Shell, job_signal: JobSignal) -> None:
+    def __init__(self, shell: Shell, job_signal: JobSignal, look: Callable[[], object] = lambda: None) -> None:
+        """`look` raises `SandboxError` when the sandbox is gone."""
         self._shell = shell
         self._signal = job_signal
+        self._look = look
 
     def run(self, command: str, *, timeout: float) -> CommandResult:
         """As `Shell.run`. Raises `Stopping` too, when the end of the command came with the order to stop."""
@@ -55,6 +60,7 @@ class DoubtfulShell:
     def _doubt(self, result: CommandResult) -> None:
         if result.exit_code in DOUBTFUL:
             self._signal.raise_if_stopping_within(DOUBT_SECONDS, StoppedInDoubt)
+            self._look()
 
 
 class DoubtfulKernel:
@@ -89,7 +95,7 @@ class DoubtfulSandbox:
 
     def __init__(self, sandbox: Sandbox, job_signal: JobSignal) -> None:
         self._sandbox = sandbox
-        self._shell = DoubtfulShell(sandbox.shell, job_signal)
+        self._shell = DoubtfulShell(sandbox.shell, job_signal, lambda: sandbox.files.listing("/"))
         self._signal = job_signal
         self.stopped = False
 

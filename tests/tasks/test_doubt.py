@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from prorl_celery.errors import StoppedInDoubt
+from prorl_celery.errors import SandboxError, StoppedInDoubt
 from prorl_celery.sandbox.base import CellResult, CommandResult
 from tasks.doubt import DoubtfulKernel, DoubtfulShell
 from tasks.signals import JobSignal
@@ -79,3 +79,12 @@ def test_a_kernel_that_ends_for_its_own_reasons_is_believed_while_the_worker_sto
     signal.process_is_stopping()
     kernel = DoubtfulKernel(Dies(**how), signal)
     assert kernel.run("1", timeout=1) == Dies(**how).run("1", timeout=1)
+
+
+def test_a_signal_is_not_believed_of_a_sandbox_that_has_died(signal: JobSignal) -> None:
+    def look() -> None:
+        raise SandboxError("the sandbox is gone")
+
+    with pytest.raises(SandboxError):
+        DoubtfulShell(Ends(129), signal, look).run("sleep 600", timeout=1)
+    assert DoubtfulShell(Ends(1), signal, look).run("false", timeout=1).exit_code == 1
