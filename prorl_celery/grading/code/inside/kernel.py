@@ -53,7 +53,7 @@ def fork(within: float) -> int | None:
                 raise
         if time.monotonic() > deadline:
             return None
-        time.sleep(PATIENCE_SECONDS)
+        time.sleep(PATIENCE_SECONDS)  # nothing tells when there is one to give
 
 
 def _unlimited() -> bool:
