@@ -180,7 +180,8 @@ def test_the_directory_of_a_service_that_was_killed_goes_and_that_of_one_that_li
         os.utime(run_dir, (1, 1))
     run_dirs["young"].touch()
     locks = [folders.hold(run_dirs["lives"], 0.0), folders.hold(run_dirs["keeper lives"] / "n1", 0.0)]
-    assert removed(settings) == {str(run_dirs["dead"])}
+    # Of other tests, at the same time, something else may be left on this machine.
+    assert {path for path in removed(settings) if path.startswith(str(place))} == {str(run_dirs["dead"])}
     for lock in locks:
         os.close(lock)
 
