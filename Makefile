@@ -3,7 +3,7 @@
 
 VENV ?= .venv
 PYTHON ?= python3
-TEST_WORKERS ?= 4
+TEST_WORKERS ?= 3
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
